@@ -1,0 +1,82 @@
+# Everything a user or a developer does, one word each. `make` alone lists them.
+#
+# Three stamps say what is done, each remade only when what it stands on has changed:
+#   .venv/.torch      the venv, torch and the build tools
+#   build/.extension  the C++ extension; ninja compiles only the files that changed
+#   .venv/.installed  the package's metadata and the tools for tests and lint
+
+PYTHON ?= python3
+VENV   ?= .venv
+# Parallel test processes, and further arguments for pytest: make test PYTEST="-k layout -x"
+JOBS   ?= 2
+PYTEST ?=
+
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -q
+CPP     := $(wildcard torch_spyre/csrc/*.cpp torch_spyre/csrc/card/*.cpp)
+HEADERS := $(wildcard torch_spyre/csrc/*.h torch_spyre/csrc/card/*.h torch_spyre/csrc/card/*.inl)
+C_FILES  = $(CPP) $(HEADERS) $(wildcard tests/card/*.cpp tests/card/*.h)
+
+.PHONY: help setup run test opinfo bench lint format docs clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: build/.extension $(VENV)/.installed ## make .venv with torch and build the device (only what changed)
+
+run: setup ## a guided tour of the card
+	@$(BIN)/python examples/tour.py
+
+test: setup ## all tests
+	@$(BIN)/python -m pytest -n $(JOBS) --timeout 300 $(PYTEST) tests/
+
+opinfo: setup ## PyTorch's operator database on the device; rewrites docs/opinfo.md
+	@$(BIN)/python -m tests.opinfo.sweep --device spyre --docs docs/opinfo.md
+
+bench: setup ## measurements against CPU PyTorch
+	@$(BIN)/python -m benchmarks
+
+lint: setup ## ruff, mypy, clang-format: report only
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+
+format: setup ## ruff and clang-format: rewrite
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(C_FILES)
+
+docs: setup $(VENV)/.docs ## the documentation, into build/docs
+	@$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
+	@echo "docs: open build/docs/index.html"
+
+clean: ## remove what was built (the venv stays)
+	rm -rf build dist *.egg-info torch_spyre/_C*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/pictures
+
+# torch first and by its exact version: what is installed later finds it there and leaves it alone.
+$(VENV)/.torch:
+	@$(PYTHON) -c 'import sys; sys.exit("torch-spyre needs Python 3.10 or newer" if sys.version_info < (3, 10) else 0)'
+	@echo "setup: making $(VENV) with torch 2.13.0"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install torch==2.13.0
+	@$(PIP) install "setuptools>=77" wheel ninja
+	@touch $@
+
+build/.extension: $(VENV)/.torch setup.py $(CPP) $(HEADERS)
+	@echo "setup: compiling torch_spyre._C (log: build/compile.log)"
+	@mkdir -p build
+	@$(BIN)/python setup.py -q build_ext --inplace > build/compile.log 2>&1 || { cat build/compile.log; exit 1; }
+	@touch $@
+
+# Order only: the compiled extension is found up to date here, and compiling it again needs no pip.
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml | build/.extension
+	@echo "setup: installing torch-spyre and its tools"
+	@$(PIP) install --no-build-isolation -e ".[test,lint]"
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.installed
+	@echo "docs: installing Sphinx"
+	@$(PIP) install --no-build-isolation -e ".[docs]"
+	@touch $@

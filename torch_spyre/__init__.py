@@ -1,0 +1,44 @@
+"""torch-spyre: IBM's Spyre accelerator as a PyTorch device, with an emulated card.
+
+`import torch` finds this package through its `torch.backends` entry point and calls `_autoload`:
+the device gets its name and `torch.spyre` appears. No card is started before the first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from torch_spyre.drawing import draw_layout
+
+__all__ = ["__version__", "draw_layout"]
+
+_loaded = False
+
+
+def _autoload() -> None:
+    """Make `spyre` a device of this process. Runs once; called by `import torch`."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    from torch_spyre import registration
+
+    registration.register()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "draw_layout":
+        from torch_spyre.drawing import draw_layout
+
+        return draw_layout
+    raise AttributeError(f"module 'torch_spyre' has no attribute '{name}'")
+
+
+# Also for `import torch_spyre` with TORCH_DEVICE_BACKEND_AUTOLOAD=0. During torch's own import this
+# module is imported by the entry point, torch is nearly complete, and the call below does the work.
+import torch  # noqa: E402, F401
+
+_autoload()

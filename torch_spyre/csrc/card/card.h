@@ -1,0 +1,35 @@
+// One emulated Spyre card: its numbers, its memory and its queue with the modelled clock.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "dma.h"
+#include "memory.h"
+#include "pool.h"
+#include "queue.h"
+
+namespace spyre::card {
+
+// The numbers of the card. torch_spyre/hardware.py is their one source; it fills this in.
+struct Hardware {
+  int cores = 0;
+  size_t lx_bytes = 0;          // scratchpad per core
+  size_t memory_bytes = 0;      // device memory
+  double memory_bytes_per_us = 0;
+  double host_bytes_per_us = 0;  // PCIe, each direction
+  double job_us = 0;             // fixed cost of starting a job
+  double dma_us = 0;             // fixed cost of starting a transfer
+};
+
+class Card {
+ public:
+  Card(int index, const Hardware& hardware, size_t memory_bytes);
+
+  const int index;
+  const Hardware hardware;
+  Memory memory;
+  Queue queue;  // declared last: it stops before the memory goes
+};
+
+}  // namespace spyre::card

@@ -1,0 +1,332 @@
+// The row kernels of convert.h, written once against simd.h and compiled once for each of its forms.
+//
+// An operation turns 16 lanes into 16 lanes; `convert` applies one along rows; the table at the end
+// pairs them. Included by convert_avx2.cpp and convert_portable.cpp only, after convert.h,
+// dlfloat16.h and (with the target set) simd.h.
+
+namespace spyre::card::SPYRE_SIMD_NAMESPACE {
+namespace {
+
+// Internal linkage throughout: an AVX2 instance must never be merged with a portable one.
+
+// ------------------------------------------------------------------ 16 lanes in and out of memory
+
+template <class T>
+struct LanesOf;
+template <>
+struct LanesOf<uint8_t> {
+  using Type = U8x16;
+};
+template <>
+struct LanesOf<uint16_t> {
+  using Type = U16x16;
+};
+template <>
+struct LanesOf<uint32_t> {
+  using Type = Pair<U32x8>;
+};
+template <class T>
+using Lanes = typename LanesOf<T>::Type;
+
+constexpr int kLanes = 16;
+
+SPYRE_SIMD_INLINE void stream_lanes(std::byte* to, const U8x16& lanes) { store(to, lanes); }
+SPYRE_SIMD_INLINE void stream_lanes(std::byte* to, const U16x16& lanes) { stream(to, bits<U8x32>(lanes)); }
+SPYRE_SIMD_INLINE void stream_lanes(std::byte* to, const Pair<U32x8>& lanes) {
+  stream(to, bits<U8x32>(lanes.first));
+  stream(to + 32, bits<U8x32>(lanes.second));
+}
+
+// ------------------------------------------------------------------------------------ operations
+
+constexpr uint16_t kHalfOne = 0x3c00;
+
+SPYRE_SIMD_INLINE U16x16 encode(const Pair<U32x8>& value) {
+  const Pair<I32x8> signed_bits = {bits<I32x8>(value.first), bits<I32x8>(value.second)};
+  const Pair<I32x8> magnitude = {signed_bits.first & 0x7fffffff, signed_bits.second & 0x7fffffff};
+  constexpr int32_t kRound = Dlfloat16::kHalfUlp - Dlfloat16::kRebias;
+  I16x16 code = narrow({(magnitude.first + kRound) >> Dlfloat16::kShift,
+                        (magnitude.second + kRound) >> Dlfloat16::kShift});
+  // Only the signs of these are used: clamping to 16 bits keeps them.
+  const I16x16 above_zero = ~(narrow({magnitude.first - Dlfloat16::kHalfTiny,
+                                      magnitude.second - Dlfloat16::kHalfTiny}) >>
+                              15);
+  const I16x16 nan = narrow({magnitude.first > 0x7f800000, magnitude.second > 0x7f800000});
+  const I16x16 sign = narrow(signed_bits) & static_cast<int16_t>(Dlfloat16::kSign);
+  const I16x16 smallest = I16x16{} + 1, largest = I16x16{} + int16_t{Dlfloat16::kInfinity};
+  code = min(max(code, smallest), largest) & above_zero;
+  return bits<U16x16>(code | (nan & int16_t{Dlfloat16::kNan}) | sign);
+}
+
+// The upper and lower halves of the float32 are made in 16-bit lanes and joined at the end.
+SPYRE_SIMD_INLINE Pair<U32x8> decode(const U16x16& code) {
+  const I16x16 magnitude = bits<I16x16>(code & Dlfloat16::kMagnitude);
+  const I16x16 number = magnitude != 0;
+  const I16x16 special = magnitude > int16_t{Dlfloat16::kInfinity - 1};
+  const I16x16 nan = magnitude == int16_t{Dlfloat16::kNan};
+  I16x16 high = bits<I16x16>(code & Dlfloat16::kSign) | magnitude >> 2;
+  high += number & int16_t{Dlfloat16::kRebias >> 16};
+  // Both special codes have 0x4fff here; 0x7f80 is infinity, 0x7fc0 NaN.
+  high += (special & int16_t{0x7f80 - 0x4fff}) + (nan & int16_t{0x40});
+  const U16x16 low = (code << Dlfloat16::kShift) & bits<U16x16>(~special);
+  return join(low, bits<U16x16>(high));
+}
+
+SPYRE_SIMD_INLINE U16x16 round_to_half(const Pair<U32x8>& value) {
+  return float_to_half({bits<F32x8>(value.first), bits<F32x8>(value.second)});
+}
+SPYRE_SIMD_INLINE Pair<U32x8> widen_half(const U16x16& half) {
+  const Pair<F32x8> value = half_to_float(half);
+  return {bits<U32x8>(value.first), bits<U32x8>(value.second)};
+}
+
+SPYRE_SIMD_INLINE Pair<U32x8> widen_bf16(const U16x16& value) { return join(U16x16{}, value); }
+
+// bfloat16 of a float32 in the upper half of the lane: to nearest, ties to even; NaN stays NaN.
+SPYRE_SIMD_INLINE I32x8 round_bf16(const U32x8& value) {
+  const U32x8 nan = bits<U32x8>(bits<I32x8>(value & 0x7fffffff) > 0x7f800000);
+  const U32x8 rounded = value + 0x7fff + (value >> 16 & 1);
+  return bits<I32x8>((rounded & ~nan) | ((value | 0x400000) & nan)) >> 16;
+}
+SPYRE_SIMD_INLINE U16x16 round_to_bf16(const Pair<U32x8>& value) {
+  return bits<U16x16>(narrow({round_bf16(value.first), round_bf16(value.second)}));
+}
+
+struct F32ToDlf16 {
+  using From = uint32_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const Pair<U32x8>& value) { return encode(value); }
+};
+struct Dlf16ToF32 {
+  using From = uint16_t;
+  using To = uint32_t;
+  SPYRE_SIMD_INLINE static Pair<U32x8> apply(const U16x16& code) { return decode(code); }
+};
+
+// One fraction bit less and an exponent that is larger by 16; only halves that are subnormal,
+// infinite or NaN need more than this integer average.
+struct F16ToDlf16 {
+  using From = uint16_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& half) {
+    const I16x16 magnitude = bits<I16x16>(half & 0x7fff);
+    const I16x16 number = magnitude != 0;
+    const I16x16 rare = (number & (magnitude < 0x0400)) | (magnitude > 0x7bff);
+    if (__builtin_expect(any(rare), 0)) return encode(widen_half(half));
+    const I16x16 code = ((magnitude + 1) >> 1) + (number & int16_t{16 << 9});
+    return bits<U16x16>(code) | (half & 0x8000);
+  }
+};
+
+// Back: a half holds all 9 fraction bits, so only its smaller range needs care.
+struct Dlf16ToF16 {
+  using From = uint16_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& code) {
+    const I16x16 magnitude = bits<I16x16>(code & Dlfloat16::kMagnitude);
+    const I16x16 number = magnitude != 0;
+    constexpr int16_t kSmallestNormal = 17 << 9;  // 2^-14
+    constexpr int16_t k65536 = 47 << 9;
+    const I16x16 rare = (number & (magnitude < kSmallestNormal)) | (magnitude >= k65536);
+    const U16x16 sign = code & Dlfloat16::kSign;
+    if (__builtin_expect(any(rare), 0)) {
+      const U16x16 is_65536 = bits<U16x16>(magnitude == k65536);
+      return (round_to_half(decode(code)) & ~is_65536) | ((sign | 0x7bff) & is_65536);
+    }
+    return bits<U16x16>((magnitude - (number & int16_t{16 << 9})) << 1) | sign;
+  }
+};
+
+struct Bf16ToDlf16 {
+  using From = uint16_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& value) { return encode(widen_bf16(value)); }
+};
+struct Dlf16ToBf16 {
+  using From = uint16_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& code) { return round_to_bf16(decode(code)); }
+};
+
+template <uint16_t kOne>
+struct BoolTo16 {
+  using From = uint8_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const U8x16& value) {
+    return bits<U16x16>(widen(value) != 0) & kOne;
+  }
+};
+// Both 16-bit formats have zeros of two signs and nothing else that is false.
+struct BoolFrom16 {
+  using From = uint16_t;
+  using To = uint8_t;
+  SPYRE_SIMD_INLINE static U8x16 apply(const U16x16& value) {
+    return narrow_bytes(bits<U16x16>((value & 0x7fff) != 0) & 1);
+  }
+};
+
+struct F32ToF16 {
+  using From = uint32_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const Pair<U32x8>& value) { return round_to_half(value); }
+};
+struct F16ToF32 {
+  using From = uint16_t;
+  using To = uint32_t;
+  SPYRE_SIMD_INLINE static Pair<U32x8> apply(const U16x16& half) { return widen_half(half); }
+};
+struct F32ToBf16 {
+  using From = uint32_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const Pair<U32x8>& value) { return round_to_bf16(value); }
+};
+struct Bf16ToF32 {
+  using From = uint16_t;
+  using To = uint32_t;
+  SPYRE_SIMD_INLINE static Pair<U32x8> apply(const U16x16& value) { return widen_bf16(value); }
+};
+struct Bf16ToF16 {
+  using From = uint16_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& value) { return round_to_half(widen_bf16(value)); }
+};
+struct F16ToBf16 {
+  using From = uint16_t;
+  using To = uint16_t;
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& half) { return round_to_bf16(widen_half(half)); }
+};
+template <class T>
+struct Copy {
+  using From = T;
+  using To = T;
+  SPYRE_SIMD_INLINE static Lanes<T> apply(const Lanes<T>& value) { return value; }
+};
+
+// ------------------------------------------------------------------------------------------ rows
+
+SPYRE_SIMD_INLINE bool is_aligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % 32 == 0;
+}
+
+template <class Op>
+SPYRE_SIMD_INLINE Lanes<typename Op::To> convert_lanes(const std::byte* src) {
+  return Op::apply(load<Lanes<typename Op::From>>(src));
+}
+
+// A row that is shorter than a vector passes through one.
+template <class Op>
+[[gnu::noinline]] void convert_few(std::byte* dst, const std::byte* src, int64_t cols) {
+  alignas(64) std::byte in[kLanes * sizeof(typename Op::From)] = {};
+  alignas(64) std::byte out[kLanes * sizeof(typename Op::To)];
+  std::memcpy(in, src, cols * sizeof(typename Op::From));
+  store(out, convert_lanes<Op>(in));
+  std::memcpy(dst, out, cols * sizeof(typename Op::To));
+}
+
+template <class Op>
+SPYRE_SIMD_INLINE void convert_row(std::byte* dst, const std::byte* src, int64_t cols,
+                                   Stores stores) {
+  constexpr int64_t kFrom = sizeof(typename Op::From), kTo = sizeof(typename Op::To);
+  if (cols < kLanes) return convert_few<Op>(dst, src, cols);
+  int64_t i = 0;
+  if (stores == Stores::STREAM && is_aligned(dst)) {
+    for (; i + kLanes <= cols; i += kLanes) {
+      stream_lanes(dst + i * kTo, convert_lanes<Op>(src + i * kFrom));
+    }
+  } else {
+    for (; i + kLanes <= cols; i += kLanes) {
+      store(dst + i * kTo, convert_lanes<Op>(src + i * kFrom));
+    }
+  }
+  if (i < cols) {  // the last whole vector, some of it for the second time
+    i = cols - kLanes;
+    store(dst + i * kTo, convert_lanes<Op>(src + i * kFrom));
+  }
+}
+
+template <class Op>
+bool convert(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
+             int64_t rows, int64_t cols, Stores stores) {
+  for (int64_t r = 0; r < rows; ++r) {
+    convert_row<Op>(dst + r * dst_pitch, src + r * src_pitch, cols, stores);
+  }
+  return true;
+}
+
+// Larger elements as several smaller ones.
+template <class T, int kCount>
+bool copy(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch, int64_t rows,
+          int64_t cols, Stores stores) {
+  return convert<Copy<T>>(dst, dst_pitch, src, src_pitch, rows, cols * kCount, stores);
+}
+
+// Integers, one by one; compilers vectorise this well enough for their rare use.
+template <class From, class To>
+bool convert_integers(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
+                      int64_t rows, int64_t cols, Stores) {
+  bool fits = true;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const From value = load<From>(src + r * src_pitch + c * sizeof(From));
+      const To result = static_cast<To>(value);
+      fits &= static_cast<From>(result) == value;
+      store(dst + r * dst_pitch + c * sizeof(To), result);
+    }
+  }
+  return fits;
+}
+
+// ------------------------------------------------------------------------------------- transpose
+
+template <class T>
+void transpose_elements(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
+                        int64_t rows, int64_t cols) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; ++j) {
+      store(dst + j * dst_pitch + i * sizeof(T), load<T>(src + i * src_pitch + j * sizeof(T)));
+    }
+  }
+}
+
+template <class T, void (*kTranspose8x8)(std::byte*, ptrdiff_t, const std::byte*, ptrdiff_t)>
+void transpose(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
+               int64_t rows, int64_t cols) {
+  constexpr int64_t kSize = sizeof(T);
+  const int64_t whole_rows = rows / 8 * 8, whole_cols = cols / 8 * 8;
+  for (int64_t j = 0; j < whole_cols; j += 8) {
+    for (int64_t i = 0; i < whole_rows; i += 8) {
+      kTranspose8x8(dst + j * dst_pitch + i * kSize, dst_pitch, src + i * src_pitch + j * kSize,
+                    src_pitch);
+    }
+  }
+  transpose_elements<T>(dst + whole_cols * dst_pitch, dst_pitch, src + whole_cols * kSize,
+                        src_pitch, whole_rows, cols - whole_cols);
+  transpose_elements<T>(dst + whole_rows * kSize, dst_pitch, src + whole_rows * src_pitch,
+                        src_pitch, rows - whole_rows, cols);
+}
+
+void finish_streams() { fence(); }
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------------- table
+
+// In the order of Conversion.
+extern const ConvertTable kConvertTable = {
+    .to_card = {copy<uint8_t, 1>, copy<uint16_t, 1>, copy<uint32_t, 1>, copy<uint32_t, 2>,
+                copy<uint32_t, 4>, convert<F32ToDlf16>, convert<F16ToDlf16>, convert<Bf16ToDlf16>,
+                convert<BoolTo16<Dlfloat16::kOne>>, convert<F32ToF16>, convert<Bf16ToF16>,
+                convert<BoolTo16<kHalfOne>>, convert<F16ToF32>, convert<Bf16ToF32>,
+                convert_integers<int64_t, int32_t>, convert_integers<uint8_t, uint32_t>},
+    .from_card = {copy<uint8_t, 1>, copy<uint16_t, 1>, copy<uint32_t, 1>, copy<uint32_t, 2>,
+                  copy<uint32_t, 4>, convert<Dlf16ToF32>, convert<Dlf16ToF16>,
+                  convert<Dlf16ToBf16>, convert<BoolFrom16>, convert<F16ToF32>,
+                  convert<F16ToBf16>, convert<BoolFrom16>, convert<F32ToF16>, convert<F32ToBf16>,
+                  convert_integers<int32_t, int64_t>, convert_integers<uint32_t, uint8_t>},
+    .transpose_1 = transpose_elements<uint8_t>,
+    .transpose_2 = transpose<uint16_t, transpose8x8_16>,
+    .transpose_4 = transpose<uint32_t, transpose8x8_32>,
+    .fence = finish_streams,
+};
+
+}  // namespace spyre::card::SPYRE_SIMD_NAMESPACE

@@ -1,0 +1,280 @@
+// The one header behind which SIMD hides: vectors of 16 elements and what plain operators lack.
+//
+// Arithmetic, shifts, comparisons and masks are the operators of GNU vectors, which every compiler
+// we build with lowers to what the target has. This header adds the rest in two forms with the same
+// bits: AVX2 (for files that define SPYRE_SIMD_AVX2 and set the target before they include it) and
+// portable. Each form lives in a namespace of its own, so that one program can hold both.
+//
+// Example: U16x16 v = load<U16x16>(p); store(q, (v + 1) >> 1);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(SPYRE_SIMD_AVX2)
+#include <immintrin.h>
+#define SPYRE_SIMD_NAMESPACE simd_avx2
+#else
+#define SPYRE_SIMD_NAMESPACE simd_portable
+#endif
+
+// Vectors are passed by reference and everything is inlined: without AVX, passing 32-byte vectors by
+// value would depend on the compiler's version.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#define SPYRE_SIMD_INLINE [[gnu::always_inline]] inline
+
+namespace spyre::card::SPYRE_SIMD_NAMESPACE {
+
+typedef uint8_t U8x16 __attribute__((vector_size(16)));
+typedef uint16_t U16x8 __attribute__((vector_size(16)));
+typedef uint8_t U8x32 __attribute__((vector_size(32)));
+typedef int16_t I16x16 __attribute__((vector_size(32)));
+typedef uint16_t U16x16 __attribute__((vector_size(32)));
+typedef int32_t I32x8 __attribute__((vector_size(32)));
+typedef uint32_t U32x8 __attribute__((vector_size(32)));
+typedef float F32x8 __attribute__((vector_size(32)));
+
+// 16 elements of 32 bits are two vectors.
+template <class V>
+struct Pair {
+  V first, second;
+};
+
+template <class V>
+SPYRE_SIMD_INLINE V load(const void* from) {
+  V value;
+  std::memcpy(&value, from, sizeof(V));
+  return value;
+}
+
+template <class V>
+SPYRE_SIMD_INLINE void store(void* to, const V& value) {
+  std::memcpy(to, &value, sizeof(V));
+}
+
+template <class To, class From>
+SPYRE_SIMD_INLINE To bits(const From& value) {
+  static_assert(sizeof(To) == sizeof(From));
+  return (To)value;  // a cast between vectors keeps the bits
+}
+
+#if defined(SPYRE_SIMD_AVX2)
+
+// Writes past the caches; `to` is aligned to 32 bytes. fence() makes such writes visible to others.
+SPYRE_SIMD_INLINE void stream(void* to, const U8x32& value) {
+  _mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)value);
+}
+SPYRE_SIMD_INLINE void fence() { _mm_sfence(); }
+
+SPYRE_SIMD_INLINE bool any(const I16x16& mask) {
+  return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+}
+SPYRE_SIMD_INLINE I16x16 min(const I16x16& a, const I16x16& b) {
+  return (I16x16)_mm256_min_epi16((__m256i)a, (__m256i)b);
+}
+SPYRE_SIMD_INLINE I16x16 max(const I16x16& a, const I16x16& b) {
+  return (I16x16)_mm256_max_epi16((__m256i)a, (__m256i)b);
+}
+
+// 32 to 16 bits, clamped to what 16 bits hold.
+SPYRE_SIMD_INLINE I16x16 narrow(const Pair<I32x8>& wide) {
+  const __m256i packed = _mm256_packs_epi32((__m256i)wide.first, (__m256i)wide.second);
+  return (I16x16)_mm256_permute4x64_epi64(packed, 0xd8);
+}
+
+// low + (high << 16) in each of 16 lanes.
+SPYRE_SIMD_INLINE Pair<U32x8> join(const U16x16& low, const U16x16& high) {
+  const __m256i l = _mm256_permute4x64_epi64((__m256i)low, 0xd8);
+  const __m256i h = _mm256_permute4x64_epi64((__m256i)high, 0xd8);
+  return {(U32x8)_mm256_unpacklo_epi16(l, h), (U32x8)_mm256_unpackhi_epi16(l, h)};
+}
+
+SPYRE_SIMD_INLINE U16x16 widen(const U8x16& bytes) { return (U16x16)_mm256_cvtepu8_epi16((__m128i)bytes); }
+// 16 to 8 bits; every lane is below 256.
+SPYRE_SIMD_INLINE U8x16 narrow_bytes(const U16x16& wide) {
+  const __m256i v = (__m256i)wide;
+  return (U8x16)_mm_packus_epi16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+}
+
+// IEEE half. To half: nearest, ties to even. NaN keeps its sign and upper payload, quieted.
+SPYRE_SIMD_INLINE Pair<F32x8> half_to_float(const U16x16& half) {
+  const __m256i v = (__m256i)half;
+  return {(F32x8)_mm256_cvtph_ps(_mm256_castsi256_si128(v)),
+          (F32x8)_mm256_cvtph_ps(_mm256_extracti128_si256(v, 1))};
+}
+SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
+  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return (U16x16)_mm256_set_m128i(_mm256_cvtps_ph((__m256)value.second, kNearestEven),
+                                  _mm256_cvtps_ph((__m256)value.first, kNearestEven));
+}
+
+// 8x8 elements of 16 or 32 bits; pitches in bytes.
+SPYRE_SIMD_INLINE void transpose8x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
+                                       ptrdiff_t from_pitch) {
+  __m128i r[8], s[8];
+  for (int i = 0; i < 8; ++i) {
+    r[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * from_pitch));
+  }
+  for (int i = 0; i < 4; ++i) {
+    s[2 * i] = _mm_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+    s[2 * i + 1] = _mm_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 2; ++i) {  // columns 0-1, 2-3, 4-5, 6-7 of four rows
+    r[4 * i] = _mm_unpacklo_epi32(s[4 * i], s[4 * i + 2]);
+    r[4 * i + 1] = _mm_unpackhi_epi32(s[4 * i], s[4 * i + 2]);
+    r[4 * i + 2] = _mm_unpacklo_epi32(s[4 * i + 1], s[4 * i + 3]);
+    r[4 * i + 3] = _mm_unpackhi_epi32(s[4 * i + 1], s[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * i * to_pitch),
+                     _mm_unpacklo_epi64(r[i], r[i + 4]));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + (2 * i + 1) * to_pitch),
+                     _mm_unpackhi_epi64(r[i], r[i + 4]));
+  }
+}
+
+SPYRE_SIMD_INLINE void transpose8x8_32(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
+                                       ptrdiff_t from_pitch) {
+  __m256 r[8], s[8];
+  for (int i = 0; i < 8; ++i) {
+    r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(from + i * from_pitch));
+  }
+  for (int i = 0; i < 4; ++i) {
+    s[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    s[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 2; ++i) {  // four columns of four rows, in each half of the vector
+    r[4 * i] = _mm256_shuffle_ps(s[4 * i], s[4 * i + 2], 0x44);
+    r[4 * i + 1] = _mm256_shuffle_ps(s[4 * i], s[4 * i + 2], 0xee);
+    r[4 * i + 2] = _mm256_shuffle_ps(s[4 * i + 1], s[4 * i + 3], 0x44);
+    r[4 * i + 3] = _mm256_shuffle_ps(s[4 * i + 1], s[4 * i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(reinterpret_cast<float*>(to + i * to_pitch),
+                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+    _mm256_storeu_ps(reinterpret_cast<float*>(to + (i + 4) * to_pitch),
+                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+  }
+}
+
+#else
+
+SPYRE_SIMD_INLINE void stream(void* to, const U8x32& value) { store(to, value); }
+SPYRE_SIMD_INLINE void fence() {}
+
+SPYRE_SIMD_INLINE bool any(const I16x16& mask) {
+  typedef int64_t I64x4 __attribute__((vector_size(32)));
+  const I64x4 m = bits<I64x4>(mask);
+  return (m[0] | m[1] | m[2] | m[3]) != 0;
+}
+SPYRE_SIMD_INLINE I16x16 min(const I16x16& a, const I16x16& b) {
+  const I16x16 less = a < b;
+  return (a & less) | (b & ~less);
+}
+SPYRE_SIMD_INLINE I16x16 max(const I16x16& a, const I16x16& b) {
+  const I16x16 less = a < b;
+  return (b & less) | (a & ~less);
+}
+
+SPYRE_SIMD_INLINE I16x16 narrow(const Pair<I32x8>& wide) {
+  I16x16 result;
+  for (int i = 0; i < 16; ++i) {
+    const int32_t value = i < 8 ? wide.first[i] : wide.second[i - 8];
+    result[i] = static_cast<int16_t>(value < -0x8000 ? -0x8000 : value > 0x7fff ? 0x7fff : value);
+  }
+  return result;
+}
+
+SPYRE_SIMD_INLINE Pair<U32x8> join(const U16x16& low, const U16x16& high) {
+  Pair<U32x8> result;
+  for (int i = 0; i < 8; ++i) {
+    result.first[i] = low[i] | static_cast<uint32_t>(high[i]) << 16;
+    result.second[i] = low[i + 8] | static_cast<uint32_t>(high[i + 8]) << 16;
+  }
+  return result;
+}
+
+SPYRE_SIMD_INLINE U16x16 widen(const U8x16& bytes) { return __builtin_convertvector(bytes, U16x16); }
+SPYRE_SIMD_INLINE U8x16 narrow_bytes(const U16x16& wide) { return __builtin_convertvector(wide, U8x16); }
+
+// Subnormal halves go through an exact float product whose result is normal: no rounding, and the
+// processor's flush-to-zero modes do not matter.
+SPYRE_SIMD_INLINE float one_half_to_float(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t magnitude = half & 0x7fff;
+  uint32_t result;
+  if (magnitude > 0x7c00) {
+    result = 0x7fc00000 | magnitude << 13;
+  } else if (magnitude == 0x7c00) {
+    result = 0x7f800000;
+  } else if (magnitude >= 0x0400) {
+    result = (magnitude << 13) + (112u << 23);
+  } else {
+    const float value = static_cast<float>(magnitude) * 0x1p-24f;
+    std::memcpy(&result, &value, 4);
+  }
+  result |= sign;
+  float value;
+  std::memcpy(&value, &result, 4);
+  return value;
+}
+
+SPYRE_SIMD_INLINE uint16_t one_float_to_half(float value) {
+  uint32_t u;
+  std::memcpy(&u, &value, 4);
+  const uint32_t sign = u >> 16 & 0x8000;
+  u &= 0x7fffffff;
+  if (u > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (u >> 13 & 0x3ff));
+  if (u >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // 65520 rounds to infinity
+  if (u < 0x38800000) {                                              // below 2^-14: subnormal
+    // The units of 0.5 and of subnormal halves are both 2^-24, so the sum rounds as the half does.
+    float magnitude;
+    std::memcpy(&magnitude, &u, 4);
+    magnitude += 0.5f;
+    std::memcpy(&u, &magnitude, 4);
+    return static_cast<uint16_t>(sign | (u - 0x3f000000));
+  }
+  u += 0xfff + (u >> 13 & 1);
+  return static_cast<uint16_t>(sign | ((u >> 13) - (112u << 10)));
+}
+
+SPYRE_SIMD_INLINE Pair<F32x8> half_to_float(const U16x16& half) {
+  Pair<F32x8> result;
+  for (int i = 0; i < 8; ++i) {
+    result.first[i] = one_half_to_float(half[i]);
+    result.second[i] = one_half_to_float(half[i + 8]);
+  }
+  return result;
+}
+SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
+  U16x16 result;
+  for (int i = 0; i < 8; ++i) {
+    result[i] = one_float_to_half(value.first[i]);
+    result[i + 8] = one_float_to_half(value.second[i]);
+  }
+  return result;
+}
+
+template <class T>
+SPYRE_SIMD_INLINE void transpose8x8(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
+                                    ptrdiff_t from_pitch) {
+  for (int i = 0; i < 8; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      std::memcpy(to + j * to_pitch + i * sizeof(T), from + i * from_pitch + j * sizeof(T),
+                  sizeof(T));
+    }
+  }
+}
+SPYRE_SIMD_INLINE void transpose8x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
+                                       ptrdiff_t from_pitch) {
+  transpose8x8<uint16_t>(to, to_pitch, from, from_pitch);
+}
+SPYRE_SIMD_INLINE void transpose8x8_32(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
+                                       ptrdiff_t from_pitch) {
+  transpose8x8<uint32_t>(to, to_pitch, from, from_pitch);
+}
+
+#endif
+
+}  // namespace spyre::card::SPYRE_SIMD_NAMESPACE

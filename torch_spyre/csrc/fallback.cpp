@@ -1,0 +1,473 @@
+// The boxed path: copy the operands to the host, run the CPU kernel, round and copy back.
+//
+// One function serves every ATen operation that has no kernel for the device. Its steps:
+//   1. collect the spyre tensors among the arguments and decide how each is mirrored on the host:
+//      arguments that share a written storage are mirrored as views of one image of it;
+//   2. replace tensors, devices and generators in the stack by their host twins;
+//   3. run the CPU kernel;
+//   4. copy written arguments back (an `out=` that the kernel resized is resized on the card);
+//   5. replace the results: an alias of an argument by that argument, a view by the same view of the
+//      device tensor, everything else by a new device tensor.
+
+#include "fallback.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "copy.h"
+#include "hooks.h"
+#include "storage.h"
+
+namespace spyre {
+namespace {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+// ---- counting and reporting -------------------------------------------------------------------------
+
+std::mutex g_counts_mutex;
+struct Count {
+  std::string name;  // a copy: the schema of an operation from a library that was unloaded is gone
+  int64_t calls = 0;
+  bool warned = false;
+};
+std::unordered_map<const c10::FunctionSchema*, Count> g_counts;
+std::atomic<void (*)(const std::string&)> g_warner{nullptr};
+std::atomic<int> g_warning{-1};  // -1: as the settings say
+
+std::string full_name(const c10::FunctionSchema& schema) {
+  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+}
+
+void count(const c10::FunctionSchema& schema) {
+  bool first = false;
+  {
+    std::lock_guard<std::mutex> lock(g_counts_mutex);
+    auto& entry = g_counts[&schema];
+    if (entry.name.empty()) entry.name = full_name(schema);
+    entry.calls++;
+    if (!entry.warned && get_fallback_warning()) first = entry.warned = true;
+  }
+  auto warner = g_warner.load();
+  if (first && warner != nullptr) warner(full_name(schema));
+}
+
+// ---- host twins of device tensors ---------------------------------------------------------------------
+
+bool on_spyre(const at::Tensor& t) { return t.defined() && t.device().type() == kSpyre; }
+
+struct Twin {
+  at::Tensor device;
+  at::Tensor host;
+  bool written = false;   // the schema says that the operation writes it
+  bool contents = false;  // its old values may be read: false for a plain `out=`
+};
+
+bool same_view(const at::Tensor& a, const at::Tensor& b) {
+  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+
+bool is_expanded(const at::Tensor& t) {
+  for (int64_t d = 0; d < t.dim(); d++) {
+    if (t.stride(d) == 0 && t.size(d) > 1) return true;
+  }
+  return false;
+}
+
+// Expanded dimensions are copied once and expanded again on the host, which keeps both the cost
+// and the CPU kernels' complaints about writing to expanded tensors.
+at::Tensor read_expanded(const at::Tensor& t) {
+  auto narrow = t;
+  for (int64_t d = 0; d < t.dim(); d++) {
+    if (t.stride(d) == 0 && t.size(d) > 1) narrow = narrow.narrow(d, 0, 1);
+  }
+  return to_host(narrow).expand(t.sizes());
+}
+
+class Twins {
+ public:
+  void add(const at::Tensor& t, bool written, bool contents) {
+    for (auto& twin : twins_) {
+      if (!twin.device.is_same(t)) continue;
+      twin.written |= written;
+      twin.contents |= contents;
+      return;
+    }
+    TORCH_CHECK(t.layout() == c10::kStrided, "spyre tensors are strided, got layout ", t.layout());
+    twins_.push_back({t, {}, written, contents});
+  }
+
+  void make() {
+    for (auto& twin : twins_) {
+      if (shares_written_storage(twin)) make_on_image(twin);
+      if (!twin.host.defined()) twin.host = make_alone(twin);
+    }
+  }
+
+  const Twin* find(const at::Tensor& device) const {
+    for (auto& twin : twins_) {
+      if (twin.device.is_same(device)) return &twin;
+    }
+    return nullptr;
+  }
+  const Twin* find_host(const at::Tensor& host) const {
+    for (auto& twin : twins_) {
+      if (twin.host.is_same(host)) return &twin;
+    }
+    return nullptr;
+  }
+  std::vector<Twin>& all() { return twins_; }
+
+ private:
+  bool shares_written_storage(const Twin& twin) const {
+    if (twin.device.numel() == 0) return false;
+    for (auto& other : twins_) {
+      bool shared = &other != &twin && storage_of(other.device) == storage_of(twin.device);
+      if (shared && (other.written || twin.written)) return true;
+    }
+    return false;
+  }
+
+  void make_on_image(Twin& twin) {
+    for (auto& other : twins_) {  // the very same view twice needs no image
+      if (&other != &twin && other.host.defined() && storage_of(other.device) == storage_of(twin.device) &&
+          same_view(other.device, twin.device)) {
+        twin.host = other.host;
+        return;
+      }
+    }
+    auto& image = images_[storage_of(twin.device)];
+    if (!image.defined()) image = read_image(*spyre_storage(twin.device));
+    twin.host = at::empty({0}, twin.device.options().device(at::kCPU));
+    twin.host.set_(image.storage(), twin.device.storage_offset(), twin.device.sizes(), twin.device.strides());
+    copy_bits(twin);
+  }
+
+  static at::Tensor make_alone(Twin& twin) {
+    const auto& t = twin.device;
+    if (!twin.contents) {
+      auto strides = t.is_non_overlapping_and_dense() ? t.strides().vec() : at::infer_dense_strides(t.sizes(), t.strides());
+      if (!is_expanded(t)) return at::empty_strided(t.sizes(), strides, t.options().device(at::kCPU));
+    }
+    twin.host = is_expanded(t) ? read_expanded(t) : to_host(t);
+    copy_bits(twin);
+    return twin.host;
+  }
+
+  static void copy_bits(Twin& twin) {
+    if (C10_UNLIKELY(twin.device.is_conj())) twin.host._set_conj(true);
+    if (C10_UNLIKELY(twin.device.is_neg())) twin.host._set_neg(true);
+    if (C10_UNLIKELY(twin.device.unsafeGetTensorImpl()->is_wrapped_number())) {
+      twin.host.unsafeGetTensorImpl()->set_wrapped_number(true);
+    }
+  }
+
+  std::vector<Twin> twins_;
+  std::unordered_map<c10::StorageImpl*, at::Tensor> images_;
+};
+
+// ---- generators -----------------------------------------------------------------------------------------
+
+// CPU kernels take CPU generators only: one that carries the device generator's state stands in.
+class GeneratorLoan {
+ public:
+  explicit GeneratorLoan(at::Generator lender) : lender_(std::move(lender)), stand_in_(at::detail::createCPUGenerator()) {
+    pass(impl(lender_), impl(stand_in_));
+  }
+  void give_back() { pass(impl(stand_in_), impl(lender_)); }
+  const at::Generator& stand_in() const { return stand_in_; }
+
+  static at::CPUGeneratorImpl& impl(const at::Generator& g) {
+    return *static_cast<at::CPUGeneratorImpl*>(g.unsafeGetGeneratorImpl());
+  }
+  static void pass(at::CPUGeneratorImpl& from, at::CPUGeneratorImpl& to) {
+    to.set_engine(from.engine());
+    to.set_next_float_normal_sample(from.next_float_normal_sample());
+    to.set_next_double_normal_sample(from.next_double_normal_sample());
+  }
+
+ private:
+  at::Generator lender_, stand_in_;
+};
+
+// Random operations without a generator argument draw from the CPU's default generator: for their
+// duration it continues the device's sequence.
+class DefaultGeneratorLoan {
+ public:
+  explicit DefaultGeneratorLoan(c10::DeviceIndex device) : device_(default_generator(device)) {
+    auto& cpu = GeneratorLoan::impl(at::detail::getDefaultCPUGenerator());
+    saved_ = at::detail::createCPUGenerator();
+    GeneratorLoan::pass(cpu, GeneratorLoan::impl(saved_));
+    GeneratorLoan::pass(GeneratorLoan::impl(device_), cpu);
+  }
+  ~DefaultGeneratorLoan() {
+    auto& cpu = GeneratorLoan::impl(at::detail::getDefaultCPUGenerator());
+    GeneratorLoan::pass(cpu, GeneratorLoan::impl(device_));
+    GeneratorLoan::pass(GeneratorLoan::impl(saved_), cpu);
+  }
+
+ private:
+  at::Generator device_, saved_;
+};
+
+// ---- arguments ------------------------------------------------------------------------------------------
+
+bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+template <class Visit>
+void visit_tensors(const IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& t : value.toTensorVector()) visit(t);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& t : value.toOptionalTensorVector()) {
+      if (t) visit(*t);
+    }
+  }
+}
+
+template <class Map>
+IValue map_tensors(const IValue& value, const Map& map) {
+  if (value.isTensor()) return map(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& t : value.toTensorVector()) list.push_back(map(t));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& t : value.toOptionalTensorVector()) {
+      list.push_back(t ? std::optional<at::Tensor>(map(*t)) : std::nullopt);
+    }
+    return list;
+  }
+  return value;
+}
+
+// Operations that take host tensors beside device tensors on every accelerator.
+bool accepts_host_tensors(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::index",      "aten::index_put",   "aten::index_put_",           "aten::_index_put_impl_",
+      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward",
+      "aten::_copy_from", "aten::copy",        "aten::_foreach_copy_",       "aten::_foreach_copy",
+  };
+  return names.count(name) > 0;
+}
+
+// The result of these stays on the host on every accelerator, by position.
+bool result_stays_on_host(const std::string& name, size_t position) {
+  return name == "aten::_pack_padded_sequence" && position == 1;
+}
+
+struct Target {
+  std::optional<c10::DeviceIndex> device;
+  bool host_operand = false;  // a host tensor that is more than a scalar
+
+  void see(const at::Tensor& t, const c10::FunctionSchema& schema) {
+    if (!t.defined()) return;
+    if (!on_spyre(t)) {
+      host_operand |= t.dim() > 0;
+      return;
+    }
+    auto index = t.device().index();
+    TORCH_CHECK(!device || *device == index, "Expected all tensors to be on the same device, but found at least two devices, spyre:",
+                static_cast<int>(*device), " and spyre:", static_cast<int>(index), "! (when calling ", full_name(schema), ")");
+    device = index;
+  }
+};
+
+// ---- results ----------------------------------------------------------------------------------------------
+
+// The argument whose alias set a result belongs to, or -1.
+int64_t aliased_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (result.alias_info() == nullptr) return -1;
+  for (size_t i = 0; i < schema.arguments().size(); i++) {
+    const auto* info = schema.arguments()[i].alias_info();
+    if (info != nullptr && info->beforeSet() == result.alias_info()->beforeSet()) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+at::Tensor view_like(const at::Tensor& base, const at::Tensor& host_base, const at::Tensor& host_view) {
+  TORCH_CHECK_NOT_IMPLEMENTED(host_view.is_alias_of(host_base) && base.strides() == host_base.strides(),
+                              "this view operation cannot be expressed on a spyre tensor; copy the tensor to the cpu first");
+  auto offset = base.storage_offset() + host_view.storage_offset() - host_base.storage_offset();
+  return base.as_strided(host_view.sizes(), host_view.strides(), offset);
+}
+
+void write_back(const Twin& twin) {
+  const auto& [device, host, written, contents] = twin;
+  if (device.sizes() != host.sizes()) {
+    device.resize_(host.sizes());
+    if (host.is_non_overlapping_and_dense() && device.strides() != host.strides() && device.storage_offset() == 0) {
+      device.as_strided_(host.sizes(), host.strides());
+    }
+  }
+  copy_tensor(host, device, false);
+}
+
+at::Tensor to_result(const at::Tensor& host, c10::DeviceIndex device, const Twins& twins, const c10::FunctionSchema& schema) {
+  if (!host.defined()) return host;
+  if (!host.is_cpu()) return host;
+  TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, full_name(schema), " gives a tensor with layout ",
+                              host.layout(), ", which spyre does not have; copy the operands to the cpu first");
+  TORCH_CHECK_NOT_IMPLEMENTED(!host.is_quantized(), full_name(schema),
+                              " gives a quantized tensor, which spyre does not have; copy the operands to the cpu first");
+  if (const Twin* twin = twins.find_host(host)) return twin->device;
+  if (C10_UNLIKELY(host.is_conj() || host.is_neg())) return to_spyre(host.resolve_conj().resolve_neg(), device);
+  return to_spyre(host, device);
+}
+
+void replace_result(IValue& value, const c10::FunctionSchema& schema, size_t position, const Stack& originals,
+                    c10::DeviceIndex device, const Twins& twins) {
+  const auto& result = schema.returns()[position];
+  int64_t source = aliased_argument(schema, result);
+  if (source >= 0 && result.alias_info()->isWrite()) {
+    value = originals[source];
+    return;
+  }
+  if (result_stays_on_host(schema.name(), position)) return;
+  if (source >= 0 && originals[source].isTensor() && on_spyre(originals[source].toTensor())) {
+    const auto& base = originals[source].toTensor();
+    const Twin* twin = twins.find(base);
+    value = map_tensors(value, [&](const at::Tensor& t) { return view_like(base, twin->host, t); });
+    return;
+  }
+  value = map_tensors(value, [&](const at::Tensor& t) { return to_result(t, device, twins, schema); });
+}
+
+// ---- the path -------------------------------------------------------------------------------------------------
+
+void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& reported, Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t num_arguments = schema.arguments().size();
+  const size_t first = stack->size() - num_arguments;
+  count(reported);
+
+  Twins twins;
+  Target target;
+  std::optional<at::Device> device_argument;
+  for (size_t i = 0; i < num_arguments; i++) {
+    const IValue& value = (*stack)[first + i];
+    if (value.isDevice()) device_argument = value.toDevice();
+    const auto& argument = schema.arguments()[i];
+    bool written = is_written(argument);
+    bool contents = !(written && argument.kwarg_only());  // `out=` arguments are overwritten
+    visit_tensors(value, [&](const at::Tensor& t) {
+      target.see(t, reported);
+      if (on_spyre(t)) twins.add(t, written, contents);
+    });
+  }
+  TORCH_CHECK(!target.host_operand || !target.device || accepts_host_tensors(schema.name()),
+              "Expected all tensors to be on the same device, but found at least two devices, spyre:",
+              static_cast<int>(target.device.value_or(0)), " and cpu! (when calling ", full_name(reported), ")");
+  c10::DeviceIndex device = target.device.value_or(current_device());
+  if (device_argument && device_argument->type() == kSpyre) device = resolve_device(*device_argument);
+  bool results_on_spyre = !device_argument || device_argument->type() == kSpyre;
+  twins.make();
+
+  Stack originals(stack->begin() + static_cast<int64_t>(first), stack->end());
+  std::vector<GeneratorLoan> loans;
+  bool has_generator_argument = false;
+  for (size_t i = 0; i < num_arguments; i++) {
+    IValue& value = (*stack)[first + i];
+    const auto& type = *schema.arguments()[i].real_type();
+    bool takes_generator = type.isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
+    if (takes_generator) {
+      has_generator_argument = true;
+      if (value.isNone() || value.toGenerator().device().type() == kSpyre) {
+        loans.emplace_back(value.isNone() ? default_generator(device) : value.toGenerator());
+        value = loans.back().stand_in();
+      }
+    } else if (value.isDevice()) {
+      if (value.toDevice().type() == kSpyre) value = c10::Device(at::kCPU);
+    } else {
+      value = map_tensors(value, [&](const at::Tensor& t) { return on_spyre(t) ? twins.find(t)->host : t; });
+    }
+  }
+
+  {
+    std::optional<DefaultGeneratorLoan> default_loan;
+    if (!has_generator_argument && op.hasTag(at::Tag::nondeterministic_seeded)) default_loan.emplace(device);
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  }
+  for (auto& loan : loans) loan.give_back();
+
+  for (auto& twin : twins.all()) {
+    if (twin.written) write_back(twin);
+  }
+  if (!results_on_spyre) return;
+  const size_t num_results = schema.returns().size();
+  for (size_t r = 0; r < num_results; r++) {
+    replace_result((*stack)[stack->size() - num_results + r], schema, r, originals, device, twins);
+  }
+}
+
+void fallback(const c10::OperatorHandle& op, Stack* stack) { run_on_host(op, op.schema(), stack); }
+
+// Operations with a kernel for every device that only throws: they are other operations on the host.
+c10::OperatorHandle find_op(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
+
+void convolution(const c10::OperatorHandle& op, Stack* stack) {
+  static auto host_op = find_op("aten::convolution");
+  run_on_host(host_op, op.schema(), stack);
+}
+
+void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
+  // (grad_output, input, weight, stride, ...) -> (grad_output, input, weight, bias_sizes, stride, ...)
+  static auto host_op = find_op("aten::convolution_backward");
+  const size_t first = stack->size() - op.schema().arguments().size();
+  auto grad = (*stack)[first].toTensor();
+  IValue bias_sizes(c10::List<int64_t>({grad.size(1)}));
+  stack->insert(stack->begin() + static_cast<int64_t>(first) + 3, bias_sizes);
+  run_on_host(host_op, op.schema(), stack);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
+  m.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+}
+
+}  // namespace
+
+std::map<std::string, int64_t> fallback_counts() {
+  std::lock_guard<std::mutex> lock(g_counts_mutex);
+  std::map<std::string, int64_t> result;
+  for (auto& [schema, entry] : g_counts) {
+    if (entry.calls > 0) result[entry.name] += entry.calls;
+  }
+  return result;
+}
+
+void reset_fallback_counts() {
+  std::lock_guard<std::mutex> lock(g_counts_mutex);
+  for (auto& [schema, entry] : g_counts) entry.calls = 0;
+}
+
+void set_fallback_warner(void (*warner)(const std::string&)) { g_warner = warner; }
+bool get_fallback_warning() {
+  int value = g_warning.load();
+  return value < 0 ? settings().fallback_warning : value != 0;
+}
+void set_fallback_warning(bool enabled) { g_warning = enabled ? 1 : 0; }
+
+}  // namespace spyre

@@ -1,0 +1,19 @@
+// The boxed path: any operation on spyre tensors, computed on the host.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace spyre {
+
+// How often each operation ran on the host since the last reset, by full name ("aten::add.Tensor").
+std::map<std::string, int64_t> fallback_counts();
+void reset_fallback_counts();
+
+// Called once per operation, on its first fallback, unless warnings are off. Set by Python.
+void set_fallback_warner(void (*warner)(const std::string& op));
+bool get_fallback_warning();
+void set_fallback_warning(bool enabled);
+
+}  // namespace spyre

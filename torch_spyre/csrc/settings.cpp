@@ -1,0 +1,118 @@
+// Environment variables of the runtime: the one place where C++ reads them.
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "runtime.h"
+
+namespace spyre {
+namespace {
+
+constexpr int kCardSlots = 8;  // cards that one host can hold
+
+std::optional<std::string> env(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+std::optional<int64_t> parse_int(const std::string& text) {
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<int64_t> env_int(const char* name, int64_t low, int64_t high, const char* complaint) {
+  auto text = env(name);
+  if (!text) return std::nullopt;
+  auto value = parse_int(*text);
+  TORCH_CHECK_VALUE(value && *value >= low && *value <= high, complaint, ": ", name, "='", *text,
+                    "'; allowed is a whole number from ", low, " to ", high);
+  return value;
+}
+
+bool env_flag(const char* name, bool otherwise) {
+  auto text = env(name);
+  if (!text) return otherwise;
+  std::string lower = *text;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (lower == "0" || lower == "false" || lower == "off" || lower == "no") return false;
+  if (lower == "1" || lower == "true" || lower == "on" || lower == "yes") return true;
+  TORCH_CHECK_VALUE(false, "invalid ", name, " value: '", *text, "'; allowed are 0/false/off and 1/true/on");
+}
+
+// "16G", "512M", "4096" (bytes); binary units.
+size_t parse_size(const char* name, const std::string& text) {
+  size_t digits = 0;
+  while (digits < text.size() && std::isdigit(static_cast<unsigned char>(text[digits]))) digits++;
+  auto value = parse_int(text.substr(0, digits));
+  std::string unit = text.substr(digits);
+  int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : unit == "T" ? 40 : -1;
+  bool fits = value && shift >= 0 && *value > 0 && *value <= (int64_t{1} << 40 >> shift);
+  TORCH_CHECK_VALUE(fits, "invalid ", name, " value: '", text,
+                    "'; allowed is a size up to 1T such as 128G, 512M or a number of bytes");
+  return static_cast<size_t>(*value) << shift;
+}
+
+int count_listed_devices(const std::string& text) {
+  std::set<int64_t> indices;
+  std::stringstream stream(text);
+  std::string item;
+  while (std::getline(stream, item, ',')) {
+    item.erase(std::remove_if(item.begin(), item.end(), [](unsigned char c) { return std::isspace(c); }), item.end());
+    auto index = parse_int(item);
+    TORCH_CHECK_VALUE(index && *index >= 0, "invalid SPYRE_DEVICES value: '", text,
+                      "'; allowed is a comma separated list of card numbers such as 0,2");
+    if (*index < kCardSlots) indices.insert(*index);
+  }
+  return static_cast<int>(indices.size());
+}
+
+int read_device_count() {
+  if (auto flex = env("FLEX_DEVICE")) {
+    TORCH_CHECK_VALUE(*flex == "PF" || *flex == "VF" || *flex == "MOCK", "invalid FLEX_DEVICE value: '", *flex,
+                      "'; allowed are PF, VF and MOCK (all of them give emulated cards)");
+  }
+  auto world = env_int("AIU_WORLD_SIZE", 1, 1 << 20, "invalid AIU_WORLD_SIZE value");
+  int wanted = world ? static_cast<int>(std::min<int64_t>(*world, kCardSlots)) : 1;
+  auto listed = env("SPYRE_DEVICES");
+  if (!listed) return wanted;
+  int count = count_listed_devices(*listed);
+  return world ? std::min(count, wanted) : count;
+}
+
+}  // namespace
+
+Settings read_settings() {
+  Settings s;
+  s.device_count = read_device_count();
+  s.default_device = static_cast<int>(env_int("LOCAL_RANK", 0, 1 << 20, "invalid LOCAL_RANK value").value_or(0));
+  s.cores = static_cast<int>(env_int("SENCORES", 1, hardware().cores, "invalid SENCORES value").value_or(hardware().cores));
+  auto memory = env("SPYRE_MEMORY");
+  s.memory_bytes = memory ? parse_size("SPYRE_MEMORY", *memory) : hardware().memory_bytes;
+  s.threads = static_cast<int>(env_int("SPYRE_NUM_THREADS", 1, 1024, "invalid SPYRE_NUM_THREADS value").value_or(0));
+  if (auto mode = env("SPYRE_NUMERICS")) {
+    TORCH_CHECK_VALUE(*mode == "dlfloat16" || *mode == "ieee", "invalid SPYRE_NUMERICS value: '", *mode,
+                      "'; allowed are dlfloat16 and ieee");
+    s.numerics = *mode == "ieee" ? card::Numerics::IEEE : card::Numerics::DLFLOAT16;
+  }
+  s.launch_blocking = env_flag("SPYRE_LAUNCH_BLOCKING", false);
+  s.downcast_warning = env_flag("TORCH_SPYRE_DOWNCAST_WARN", true);
+  s.fallback_warning = env_flag("SPYRE_FALLBACK_WARN", true);
+  return s;
+}
+
+const Settings& settings() {
+  static const Settings* s = new Settings(read_settings());
+  return *s;
+}
+
+}  // namespace spyre

@@ -1,0 +1,1 @@
+"""What torch asks of a device: the contents of `torch.spyre`, one file per subject."""

@@ -1,0 +1,51 @@
+"""The numbers of the card, in one place.
+
+Everything that prices or sizes work reads them here: the C++ card receives them when the package
+loads (`as_card_arguments`). Sources: the published descriptions of the Spyre accelerator (32 cores,
+2 MB scratchpad each, 128 GB LPDDR5 at 204.8 GB/s, PCIe gen5 x16) and the public cost model.
+Example: `CARD.cores` is 32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One Spyre card."""
+
+    name: str = "IBM Spyre (emulated)"
+    cores: int = 32
+    corelets_per_core: int = 2
+    lx_bytes: int = 2 << 20
+    """Scratchpad of one core."""
+    memory_bytes: int = 128 << 30
+    memory_bytes_per_us: float = 204_800.0
+    """LPDDR5: 204.8 GB/s."""
+    span_bytes: int = 256 << 20
+    """The most that one core may address of one tensor."""
+    host_bytes_per_us: float = 63_000.0
+    """PCIe gen5 x16, each direction: 63 GB/s of payload."""
+    job_us: float = 5.0
+    """Starting a device job. Ours, until measured runs are published."""
+    dma_us: float = 2.0
+    """Starting a transfer. Ours, as above."""
+    cards_per_host: int = 8
+
+
+CARD = Hardware()
+
+
+def as_card_arguments(hardware: Hardware = CARD) -> dict[str, int | float]:
+    """What the C++ card needs to know, as keyword arguments of `_C._set_hardware`."""
+    names = (
+        "cores",
+        "lx_bytes",
+        "memory_bytes",
+        "memory_bytes_per_us",
+        "host_bytes_per_us",
+        "job_us",
+        "dma_us",
+    )
+    return {name: getattr(hardware, name) for name in names}

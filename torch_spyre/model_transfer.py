@@ -1,0 +1,63 @@
+"""Moving models to the card.
+
+`module.to("spyre")` comes here: weights of `nn.Linear` get the layout that matmul wants (sticks along
+out_features), so that no re-layout runs per call; everything else gets the default layout.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from torch_spyre import _C
+from torch_spyre.constants import DEVICE_NAME
+
+
+def load_model_to_spyre(
+    model: nn.Module,
+    dtype: torch.dtype | None = None,
+    *,
+    device: torch.device | str = DEVICE_NAME,
+    non_blocking: bool = False,
+) -> nn.Module:
+    """Move a model's parameters and buffers to a card, converting floating point ones to `dtype`."""
+    if dtype is not None:
+        _check_dtype(dtype)
+    device = torch.device(device)
+    weights = {id(w) for w in _linear_weights(model)}
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        wanted = dtype if tensor.is_floating_point() or tensor.is_complex() else None
+        if id(tensor) not in weights or tensor.device.type == DEVICE_NAME:
+            return tensor.to(device, wanted, non_blocking)
+        layout = linear_weight_layout(tensor, wanted or tensor.dtype)
+        return tensor.to(device, wanted, non_blocking, device_layout=layout)  # type: ignore[call-overload,no-any-return]
+
+    return model._apply(move)
+
+
+def linear_weight_layout(weight: torch.Tensor, dtype: torch.dtype) -> _C.SpyreTensorLayout:
+    """Sticks along out_features: dim_order [1, 0]."""
+    return _C.SpyreTensorLayout(list(weight.size()), list(weight.stride()), dtype, [1, 0])
+
+
+def _linear_weights(model: nn.Module) -> list[torch.Tensor]:
+    weights = (m.weight for m in model.modules() if isinstance(m, nn.Linear))
+    return [w for w in weights if w.dim() == 2 and w.numel() > 0 and _has_device_format(w.dtype) and _is_dense(w)]
+
+
+def _is_dense(weight: torch.Tensor) -> bool:
+    return weight.is_contiguous() or weight.t().is_contiguous()
+
+
+def _has_device_format(dtype: torch.dtype) -> bool:
+    try:
+        _C.get_device_dtype(dtype)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _check_dtype(dtype: torch.dtype) -> None:
+    if not _has_device_format(dtype):
+        raise ValueError(f"Spyre backend does not support dtype {dtype}: models on the card need one that has a device format")

@@ -1,0 +1,32 @@
+"""What makes `spyre` a device: names, the `torch.spyre` module, tensor methods, patches.
+
+In: a torch that is (nearly) imported. Out: a process in which `torch.device("spyre")` works. Runs in
+a few milliseconds and starts no card.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from torch_spyre import _C, hardware
+from torch_spyre.constants import DEVICE_NAME
+
+
+def register() -> None:
+    """Register the device with PyTorch. Called once per process."""
+    _C._set_hardware(**hardware.as_card_arguments())
+    if os.environ.get("IS_INDUCTOR_SPAWNED_SUBPROCESS") == "1":
+        _C._mark_bad_fork()  # compile workers must not touch the card
+
+    torch.utils.rename_privateuse1_backend(DEVICE_NAME)
+
+    from torch_spyre.device import module
+
+    torch._register_device_module(DEVICE_NAME, module.build())
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+
+    from torch_spyre import patches
+
+    patches.apply()
