@@ -1,4 +1,4 @@
-"""Sphinx configuration. The pictures of layouts are drawn from real tensors before the pages are read."""
+"""Sphinx configuration. The pictures are drawn from real tensors before the pages are read."""
 
 import sys
 from pathlib import Path

@@ -172,22 +172,22 @@ inline int run_all(int argc, char** argv) {
 
 }  // namespace check
 
-#define TEST(name)                                                    \
-  static void test_##name();                                          \
+#define TEST(name)                                                      \
+  static void test_##name();                                            \
   static const check::Registration register_##name(#name, test_##name); \
   static void test_##name()
 
-#define CHECK(...)                                                              \
-  do {                                                                          \
-    if (!static_cast<bool>(__VA_ARGS__)) {                                      \
-      check::fail(__FILE__, __LINE__, #__VA_ARGS__ " is false");                \
-    }                                                                           \
+#define CHECK(...)                                               \
+  do {                                                           \
+    if (!static_cast<bool>(__VA_ARGS__)) {                       \
+      check::fail(__FILE__, __LINE__, #__VA_ARGS__ " is false"); \
+    }                                                            \
   } while (0)
 
 #define CHECK_EQ(a, b) check::check_equal((a), (b), #a " == " #b, __FILE__, __LINE__)
 
-#define CHECK_THROWS(expression, type, part)                                         \
-  check::check_throws<type>([&] { (void)(expression); }, #expression, #type, (part), \
-                            __FILE__, __LINE__)
+#define CHECK_THROWS(expression, type, part)                                                   \
+  check::check_throws<type>([&] { (void)(expression); }, #expression, #type, (part), __FILE__, \
+                            __LINE__)
 
 int main(int argc, char** argv) { return check::run_all(argc, argv); }

@@ -321,10 +321,10 @@ TEST(out_of_memory_says_everything) {
   memory.allocate(3 * MiB);
   memory.free(cached);
   const std::string text = oom_text(memory, 8 * MiB);
-  for (const char* part :
-       {"Spyre card 0 is out of memory", "8.00 MiB (8388608 bytes) asked", "9.00 MiB free of 16.00 MiB",
-        "largest free range 7.00 MiB", "7.00 MiB allocated in 2 allocations", "2.00 MiB cached",
-        "set SPYRE_MEMORY=<size> to give the card more"}) {
+  for (const char* part : {"Spyre card 0 is out of memory", "8.00 MiB (8388608 bytes) asked",
+                           "9.00 MiB free of 16.00 MiB", "largest free range 7.00 MiB",
+                           "7.00 MiB allocated in 2 allocations", "2.00 MiB cached",
+                           "set SPYRE_MEMORY=<size> to give the card more"}) {
     if (text.find(part) == std::string::npos) CHECK_EQ(text, part);
   }
 }

@@ -17,7 +17,8 @@ namespace {
 
 int threads_of_this_process() {
   int count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/task")) {
     count++;
   }
   return count;
@@ -64,6 +65,25 @@ TEST(a_worker_helps_the_caller) {
   CHECK(two_slices_meet(pool));
   std::this_thread::sleep_for(20ms);  // the worker sleeps by now
   CHECK(two_slices_meet(pool));
+}
+
+TEST(the_caller_sleeps_until_a_slow_worker_is_done) {
+  ThreadPool pool(2);
+  const auto caller = std::this_thread::get_id();
+  for (int round = 0; round < 5; round++) {
+    std::binary_semaphore helped(0);
+    std::atomic<int> done{0};
+    pool.run(2, [&](int) {
+      if (std::this_thread::get_id() == caller) {
+        CHECK(helped.try_acquire_for(10s));  // else the caller might claim both
+      } else {
+        helped.release();
+        std::this_thread::sleep_for(10ms);  // far longer than anybody spins
+      }
+      done++;
+    });
+    CHECK_EQ(done.load(), 2);
+  }
 }
 
 TEST(one_thread_means_the_caller_alone_in_order) {

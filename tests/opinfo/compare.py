@@ -127,6 +127,26 @@ def count_roundings(program: Callable[[], Any]) -> int:
     return min(max(counter.count, 1), MOST_ROUNDINGS)
 
 
+@dataclass(frozen=True)
+class After:
+    """All that a call can change: what it returned, and its tensor inputs afterwards."""
+
+    result: Any
+    inputs: list[torch.Tensor]
+
+
+def after_difference(
+    got: After, expected: After, case: Case, wide: After | None = None
+) -> str | None:
+    """Compare what a call returned and what it did to its inputs."""
+    wide = wide or After(None, [])
+    said = difference(got.result, expected.result, case, wide.result)
+    if said:
+        return said
+    said = difference(got.inputs, expected.inputs, case, wide.inputs)
+    return f"inputs after the call: {said}" if said else None
+
+
 def difference(got: Any, expected: Any, case: Case, wide: Any = None) -> str | None:
     """Compare two results of the same structure and describe the first difference, if any.
 

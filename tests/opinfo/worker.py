@@ -28,7 +28,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from . import known
-from .compare import Case, count_roundings, difference, form_difference, is_narrow
+from .compare import After, Case, after_difference, count_roundings, form_difference, is_narrow
 
 SEED = 20
 LONGEST_TEXT = 240
@@ -218,7 +218,9 @@ class Trial:
                 device_error = error
             raise _CpuRaised(cpu_error, device_error) from None
 
-    def _check(self, call: Call, got: Any, expected: Any, before: Inputs) -> None:
+    def _check(
+        self, call: Call, got: tuple[Any, Inputs], expected: tuple[Any, Inputs], before: Inputs
+    ) -> None:
         """Compare results, and inputs after the call: both sides must leave the same alone."""
         said = form_difference(got[0], expected[0], self.device)
         if said:
@@ -226,27 +228,28 @@ class Trial:
         if self.name in known.UNINITIALISED:
             self.form_only = "the values are uninitialised"
             return
-        got, expected = _to_host(_tensors(got)), _tensors(expected)
-        said = difference(got, expected, Case(self.dtype))
+        there, here = _after(*got), _after(*expected)
+        said = after_difference(there, here, Case(self.dtype))
         if not said:
             return
-        random = self._is_random(call, expected, before)
+        random = self._is_random(call, here, before)
         if is_narrow(self.dtype):
-            said = self._difference_with_roundings(call, got, expected, before, random)
+            said = self._difference_with_roundings(call, there, here, before, random)
         if said and random:
             self.form_only = "the device draws other random numbers"
         elif said:
             raise _Difference(said)
 
-    def _is_random(self, call: Call, expected: Any, before: Inputs) -> bool:
+    def _is_random(self, call: Call, expected: After, before: Inputs) -> bool:
         """Say whether CPU itself answers differently with another seed."""
         again = copy_inputs(before)
         tree_map(lambda x: x.manual_seed(SEED + 1) if isinstance(x, torch.Generator) else x, again)
         _seed(SEED + 1)
-        return difference(_tensors((call(again), again)), expected, Case(self.dtype)) is not None
+        other = _after(call(again), again)
+        return after_difference(other, expected, Case(self.dtype)) is not None
 
     def _difference_with_roundings(
-        self, call: Call, got: Any, expected: Any, before: Inputs, random: bool
+        self, call: Call, got: After, expected: After, before: Inputs, random: bool
     ) -> str | None:
         """Compare again, knowing how often the operator rounds and what CPU gets in float32."""
         again = copy_inputs(before)
@@ -256,18 +259,14 @@ class Trial:
         if not random:  # float32 draws other numbers than half precision
             wide_inputs = copy_inputs(before, wide=True)
             with contextlib.suppress(Exception):  # some operators exist in half precision only
-                wide = _tensors((call(wide_inputs), wide_inputs))
-        return difference(got, expected, Case(self.dtype, roundings), wide)
+                wide = _after(call(wide_inputs), wide_inputs)
+        return after_difference(got, expected, Case(self.dtype, roundings), wide)
 
 
-def _tensors(pair: tuple[Any, Inputs]) -> tuple[Any, list[torch.Tensor]]:
-    """Return a call's result and the tensors among its inputs: all that a call can change."""
-    return pair[0], [x for x in tree_flatten(pair[1])[0] if isinstance(x, torch.Tensor)]
-
-
-def _to_host(results: Any) -> Any:
-    """Copy every tensor of a result to the host."""
-    return tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, results)
+def _after(result: Any, inputs: Inputs) -> After:
+    """Return, on the host, what a call returned and the tensors among its inputs."""
+    tensors = [x.cpu() for x in tree_flatten(inputs)[0] if isinstance(x, torch.Tensor)]
+    return After(tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, result), tensors)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ AddressMap make_address_map(const Placement& placement) {
   if (special.widened) add_widened_levels(map.levels, layout.stride_map[last], sticks);
   sort_by_stride(map.levels);
   join_levels(map.levels);
-  map.placed = shape_levels(placement.sizes, placement.strides);
+  map.dims = shape_levels(placement.sizes, placement.strides);
+  map.placed = map.dims;
   join_levels(map.placed);
   return map;
 }

@@ -20,7 +20,9 @@ struct Replica {
 struct AddressMap {
   Levels levels;  // by rising stride; none: only element 0 has a place
   InlineVector<Replica, kMaxCopyDims> replicas;
-  // The logical shape as levels: which storage elements exist. Not meaningful when `untiled`.
+  // The logical shape as levels: dimension by dimension, and joined, which says what storage elements
+  // exist. Both are empty when `untiled`: any element may then be used.
+  Levels dims;
   Levels placed;
   bool untiled = false;
 

@@ -14,8 +14,8 @@ namespace spyre::card {
 // The numbers of the card. torch_spyre/hardware.py is their one source; it fills this in.
 struct Hardware {
   int cores = 0;
-  size_t lx_bytes = 0;          // scratchpad per core
-  size_t memory_bytes = 0;      // device memory
+  size_t lx_bytes = 0;      // scratchpad per core
+  size_t memory_bytes = 0;  // device memory
   double memory_bytes_per_us = 0;
   double host_bytes_per_us = 0;  // PCIe, each direction
   double job_us = 0;             // fixed cost of starting a job

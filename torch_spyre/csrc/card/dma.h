@@ -4,7 +4,9 @@
 // as a PyTorch tensor does); the Placement of that storage says where they lie on the card. Only
 // the selected elements are touched: padding and all other elements keep their bytes.
 // Views may be any: permuted, sliced, expanded (stride 0, reading only), crossing the dimensions the
-// layout was made for (a flattened padded matrix), overlapping.
+// layout was made for (a flattened padded matrix), overlapping. A view element that the placement does
+// not place (in a gap of its strides, or beyond) throws std::invalid_argument; nothing is copied then.
+// Placements are trusted: they must have passed check_placement.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,8 @@ struct View {
 struct CardSide {
   std::byte* base;             // host mapping of the storage's first byte (Memory::host)
   const Placement* placement;  // nullptr: untiled, elements lie one after another
-  int64_t elem_bytes;          // of an untiled element; 1, 2, 4, 8 or 16
+  // Of an untiled element; 1, 2, 4, 8 or 16. The host type must then be RAW or of this size.
+  int64_t elem_bytes;
 };
 
 struct HostSide {

@@ -47,6 +47,32 @@ const char* name(ElementArrangement arrangement) {
                               std::to_string(static_cast<int>(arrangement)));
 }
 
+const char* name(HostType type) {
+  switch (type) {
+    case HostType::F16:
+      return "F16";
+    case HostType::BF16:
+      return "BF16";
+    case HostType::F32:
+      return "F32";
+    case HostType::BOOL:
+      return "BOOL";
+    case HostType::U8:
+      return "U8";
+    case HostType::I8:
+      return "I8";
+    case HostType::I16:
+      return "I16";
+    case HostType::I32:
+      return "I32";
+    case HostType::I64:
+      return "I64";
+    case HostType::RAW:
+      return "RAW";
+  }
+  throw std::invalid_argument("no such HostType value: " + std::to_string(static_cast<int>(type)));
+}
+
 int64_t elems_per_stick(DataFormat format) { return facts(format).elems_per_stick; }
 
 int64_t bytes_per_elem(DataFormat format) {

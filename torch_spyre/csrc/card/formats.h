@@ -57,6 +57,7 @@ enum class Numerics : int8_t { DLFLOAT16, IEEE };
 
 const char* name(DataFormat format);
 const char* name(ElementArrangement arrangement);
+const char* name(HostType type);
 // Elements in a 128-byte stick; 0 for formats that have no tensor form (INVALID, FP9, FP24, INT24).
 int64_t elems_per_stick(DataFormat format);
 // Bytes of one element; throws std::invalid_argument("sub-byte dataformat") when several share a byte.

@@ -9,6 +9,15 @@ namespace spyre::card {
 template <class T, int N>
 class InlineVector {
  public:
+  InlineVector() = default;
+  // Copies what is in use only; most vectors are far from full.
+  InlineVector(const InlineVector& other) { *this = other; }
+  InlineVector& operator=(const InlineVector& other) {
+    size_ = other.size_;
+    for (int i = 0; i < size_; ++i) items_[i] = other.items_[i];
+    return *this;
+  }
+
   void push_back(const T& value) {
     if (size_ == N) throw std::length_error("too many dimensions for a copy");
     items_[size_++] = value;

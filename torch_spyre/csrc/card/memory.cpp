@@ -2,7 +2,7 @@
 //
 // The space below the frontier is cut into nodes without gaps; above it nothing was ever handed out
 // or everything was given back. A node is in use, waiting (freed, but queued work holds it), or
-// cached. Cached nodes are either *merged* (in `free_`, never beside one another) or *quick* (small,
+// cached. Cached nodes are either *merged* (in `free`, never beside one another) or *quick* (small,
 // in a list of their exact size, not merged). Small blocks come and go at a high rate with the same
 // few sizes: a quick list serves them without touching a tree. Before the frontier moves, quick
 // nodes are merged, so they never make the card look fuller than it is.
@@ -27,8 +27,8 @@ namespace spyre::card {
 
 namespace {
 
-constexpr size_t kGranule = 128;                     // one stick
-constexpr size_t kQuickLimit = 64 * 1024;            // larger blocks are always merged
+constexpr size_t kGranule = 128;                        // one stick
+constexpr size_t kQuickLimit = 64 * 1024;               // larger blocks are always merged
 constexpr size_t kQuickLists = kQuickLimit / kGranule;  // list i holds nodes of (i + 1) granules
 // Above every address that a host gives to programs, so that dereferencing one faults.
 constexpr Address kDeviceSpace = 0x0059'0000'0000'0000;
@@ -55,8 +55,8 @@ struct Node : Block {
   void* owner = nullptr;        // the Memory::State that it belongs to
   std::atomic<int> holders{0};  // the owner of the allocation, and each retain()
   Use use = Use::kSpare;
-  bool merged = false;         // cached: in free_, at `by_size`
-  Node* next = nullptr;        // in a quick list, or in the list of spare nodes
+  bool merged = false;   // cached, and in the order of sizes
+  Node* next = nullptr;  // in a quick list, or in the list of spare nodes
   AddressOrder::iterator by_address;
   SizeOrder::iterator by_size;
 
@@ -460,13 +460,12 @@ size_t Memory::State::largest_free() const {
 std::string Memory::State::out_of_memory(size_t bytes) const {
   const size_t active = stats.active_bytes.current;
   const size_t allocated = stats.allocated_bytes.current;
-  std::string text = "Spyre card " + std::to_string(card) + " is out of memory: " +
-                     human_size(bytes) + " (" + std::to_string(bytes) + " bytes) asked, " +
-                     human_size(capacity - active) + " free of " + human_size(capacity) +
-                     ", largest free range " + human_size(largest_free()) + "; " +
-                     human_size(allocated) + " allocated in " +
-                     std::to_string(stats.allocation.current) +
-                     (stats.allocation.current == 1 ? " allocation, " : " allocations, ");
+  std::string text =
+      "Spyre card " + std::to_string(card) + " is out of memory: " + human_size(bytes) + " (" +
+      std::to_string(bytes) + " bytes) asked, " + human_size(capacity - active) + " free of " +
+      human_size(capacity) + ", largest free range " + human_size(largest_free()) + "; " +
+      human_size(allocated) + " allocated in " + std::to_string(stats.allocation.current) +
+      (stats.allocation.current == 1 ? " allocation, " : " allocations, ");
   if (active > allocated) text += human_size(active - allocated) + " held by queued work, ";
   text += human_size(stats.reserved_bytes.current - active) + " cached.";
   text += " Free some tensors, or set SPYRE_MEMORY=<size> to give the card more.";
@@ -477,7 +476,7 @@ std::string Memory::summary() const {
   const MemoryStats s = stats();
   char line[128];
   std::string table;
-  const auto row = [&](const char* name, const std::string (&cells)[4]) {
+  const auto row = [&](const char* name, const std::string(&cells)[4]) {
     std::snprintf(line, sizeof line, "| %-16s | %12s | %12s | %12s | %12s |\n", name,
                   cells[0].c_str(), cells[1].c_str(), cells[2].c_str(), cells[3].c_str());
     table += line;

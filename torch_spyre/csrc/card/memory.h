@@ -51,13 +51,15 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Throws OutOfMemory with a text that says how much was asked, what is allocated, cached and free,
-  // the largest free range, the capacity and how to raise it (SPYRE_MEMORY). bytes == 0 -> nullptr.
+  // Throws OutOfMemory with a text that says how much was asked, what is allocated, cached and
+  // free, the largest free range, the capacity and how to raise it (SPYRE_MEMORY).
+  // bytes == 0 -> nullptr.
   Block* allocate(size_t bytes);
   void free(Block* block);  // nullptr is fine; freeing twice throws std::logic_error
 
-  // Queued work holds the blocks it touches; a block freed meanwhile is recycled at the last release.
-  // Blocks of other cards may be given (copies between cards): they go back to their own memory.
+  // Queued work holds the blocks it touches; a block freed meanwhile is recycled at the last
+  // release. Blocks of other cards may be given (copies between cards): they go back to their own
+  // memory.
   void retain(Block* block);
   void release(Block* block);
 
@@ -75,7 +77,7 @@ class Memory {
   void reset_accumulated_stats();
   void empty_cache();  // gives the pages of cached blocks back
   size_t capacity() const;
-  size_t free_bytes() const;  // capacity minus active bytes
+  size_t free_bytes() const;    // capacity minus active bytes
   std::string summary() const;  // a readable table
 
  private:
@@ -83,7 +85,8 @@ class Memory {
   std::unique_ptr<State> state_;
 };
 
-// Device addresses of card c start here; an address names its card. 0 <= c < 256, std::out_of_range.
+// Device addresses of a card start here; an address names its card. Cards are 0..255, else
+// std::out_of_range.
 Address base_address(int card);
 int card_of(Address address);  // -1 when it is not a device address
 

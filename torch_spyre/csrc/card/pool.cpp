@@ -73,7 +73,7 @@ struct ThreadPool::State {
   std::mutex error_mutex;
   std::exception_ptr error;
 
-  std::atomic<int> news{0};  // changes with each launch and each change of `limit`; workers sleep on it
+  std::atomic<int> news{0};  // changes with each launch and with `limit`; workers sleep on it
 
   void launch(int count, const std::function<void(int)>& function);
   int work();

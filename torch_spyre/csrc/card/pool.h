@@ -16,10 +16,10 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // Runs slice(0) ... slice(slices - 1), each once, and returns when all are done. The first exception of a
-  // slice is rethrown here, when no slice is running any more; slices not yet begun are left out
-  // then. Concurrent calls from several threads, and calls from inside a slice,
-  // are allowed (they run on the calling thread alone when the pool is taken).
+  // Runs slice(0) ... slice(slices - 1), each once, and returns when all are done. The first
+  // exception of a slice is rethrown here, when no slice is running any more; slices not yet begun
+  // are left out then. Concurrent calls from several threads, and calls from inside a slice, are
+  // allowed (they run on the calling thread alone when the pool is taken).
   void run(int slices, const std::function<void(int)>& slice);
 
   // Threads that work on a launch, the caller included. Workers start on first need.

@@ -253,7 +253,8 @@ void QueueState::hand_over() {
 void QueueState::check_may_wait(const char* what) const {
   if (inside_job_of(this)) {
     throw std::logic_error(std::string(what) + ": a job or callback of Spyre card " +
-                           std::to_string(card) + " waits for its own card, which would never end;"
+                           std::to_string(card) +
+                           " waits for its own card, which would never end;"
                            " submit the work instead, or wait outside the callback");
   }
 }
@@ -281,8 +282,8 @@ JobError QueueState::take_error() {
   const uint64_t others = std::exchange(errors, 0) - 1;
   std::string text = std::exchange(error, {});
   if (others) {
-    text += " (and " + std::to_string(others) + (others == 1 ? " job" : " jobs") +
-            " failed after it)";
+    text +=
+        " (and " + std::to_string(others) + (others == 1 ? " job" : " jobs") + " failed after it)";
   }
   return JobError(text);
 }

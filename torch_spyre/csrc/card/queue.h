@@ -66,7 +66,8 @@ class Queue {
   void run(Job job);
 
   Mark record(int stream);
-  void wait(int stream, const Mark& mark);  // later work of the stream waits; also for marks of other cards
+  // Later work of the stream waits for the mark, which may be of another card.
+  void wait(int stream, const Mark& mark);
   void callback(int stream, std::function<void()> host_function);
 
   // Each of these waits, then throws a pending JobError of the card, once. The waiting thread may

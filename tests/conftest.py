@@ -1,0 +1,36 @@
+"""Shared by all tests: quiet fallbacks, and helpers to run a script in a fresh process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+torch.spyre.set_fallback_warning(False)
+torch.spyre.set_downcast_warning(False)
+
+
+class Script:
+    """Runs Python source in a new process and gives its output."""
+
+    def __call__(self, source: str, *, expect_failure: bool = False, **env: str) -> str:
+        result = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)],
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        output = result.stdout + result.stderr
+        assert (result.returncode != 0) == expect_failure, output
+        return output if expect_failure else result.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def script() -> Script:
+    return Script()

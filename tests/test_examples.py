@@ -1,0 +1,57 @@
+"""Every example runs, and shows what it claims to show."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_has_a_test():
+    tested = {"tour", "train_mlp", "layouts", "save_and_load"}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == tested
+
+
+def test_the_tour_shows_each_station_and_draws_a_picture(tmp_path, capsys):
+    load("tour").main(tmp_path)
+    shown = capsys.readouterr().out
+    for station in ("The card", "Layouts", "Memory", "aten::mm", "[4, 512, 64]", "GB/s"):
+        assert station in shown
+    assert (tmp_path / "layout.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_training_on_the_card_follows_training_on_the_cpu():
+    losses = load("train_mlp").main()
+    assert losses["spyre float32"] == pytest.approx(losses["cpu float32"], rel=1e-4)
+    assert losses["spyre autocast"] == pytest.approx(losses["cpu float32"], rel=0.1, abs=0.02)
+    assert losses["cpu float32"][-1] < 0.5 * losses["cpu float32"][0]
+
+
+def test_the_costs_of_layouts_are_those_of_counting():
+    costs = load("layouts").main()
+    # 512 rows of ceil(240 / 64) sticks; 240 columns of 512 / 64 sticks; one stick per element.
+    assert costs["default"].sticks == 512 * 4
+    assert costs["default"].padding == pytest.approx(1 - 240 / 256)
+    assert costs["order"].sticks == costs["linear"].sticks == 240 * 8
+    assert costs["order"].padding == 0
+    assert costs["sparse"].sticks == 512 * 240
+    assert costs["folded"].padding == 0
+    assert costs["narrow"].padding == pytest.approx(1 - 8 / 64)
+    assert costs["narrow order"].padding == 0
+
+
+def test_checkpoints_travel_both_ways(tmp_path, capsys):
+    load("save_and_load").main(tmp_path)
+    assert "same values: True" in capsys.readouterr().out

@@ -1,0 +1,72 @@
+#include "dma.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "transfer.h"
+
+namespace spyre::card {
+namespace {
+
+void check_ranks(const View& view, const Dims& strides) {
+  if (view.sizes.size() != view.strides.size() || view.sizes.size() != strides.size()) {
+    throw std::invalid_argument("a copy needs one size and two strides for each dimension, got " +
+                                std::to_string(view.sizes.size()) + " sizes, " +
+                                std::to_string(view.strides.size()) + " and " +
+                                std::to_string(strides.size()) + " strides");
+  }
+}
+
+bool is_empty(const View& view) {
+  return std::find(view.sizes.begin(), view.sizes.end(), 0) != view.sizes.end();
+}
+
+Conversion conversion_for(const CardSide& card, HostType type, Numerics numerics) {
+  if (card.placement != nullptr) {
+    const DataFormat format = card.placement->layout.format;
+    if (const auto conversion = find_conversion(type, format, numerics)) return *conversion;
+    throw std::invalid_argument(std::string("no conversion between host type ") + name(type) +
+                                " and device format " + name(format));
+  }
+  const Conversion copy = copy_of(card.elem_bytes);
+  if (type != HostType::RAW && bytes_of(type) != card.elem_bytes) {
+    throw std::invalid_argument(std::string("no conversion between host type ") + name(type) +
+                                " and untiled elements of " + std::to_string(card.elem_bytes) +
+                                " bytes: they are copied as they are");
+  }
+  return copy;
+}
+
+Strided strided_host(const HostSide& host, int64_t card_bytes, Conversion conversion) {
+  const int64_t bytes = host.type == HostType::RAW ? card_bytes : bytes_of(host.type);
+  return {static_cast<std::byte*>(host.data), host.strides, bytes, conversion};
+}
+
+}  // namespace
+
+bool has_conversion(HostType type, DataFormat format) {
+  return find_conversion(type, format, Numerics::DLFLOAT16).has_value();
+}
+
+bool copy_to_card(const CardSide& card, const View& view, const HostSide& host, Numerics numerics,
+                  ThreadPool& pool) {
+  const Conversion conversion = conversion_for(card, host.type, numerics);
+  check_ranks(view, host.strides);
+  if (is_empty(view)) return true;
+  const MappedCard mapped = map_card(card);
+  check_view(mapped.map, view);
+  return write_card(mapped, view, strided_host(host, mapped.elem_bytes, conversion), &pool);
+}
+
+void copy_from_card(const CardSide& card, const View& view, const HostSide& host, Numerics numerics,
+                    ThreadPool& pool) {
+  const Conversion conversion = conversion_for(card, host.type, numerics);
+  check_ranks(view, host.strides);
+  if (is_empty(view)) return;
+  const MappedCard mapped = map_card(card);
+  check_view(mapped.map, view);
+  read_card(mapped, view, strided_host(host, mapped.elem_bytes, conversion), &pool);
+}
+
+}  // namespace spyre::card
