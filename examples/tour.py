@@ -37,7 +37,7 @@ def show_tensors() -> None:
     print(
         "16-bit floats are DLFloat16 on the card: more range than IEEE half, one fraction bit less."
     )
-    values = torch.tensor([1 / 3, 1001.0, 65504.0, float("-inf")], dtype=torch.float16)
+    values = torch.tensor([1 / 3, 2050.0, 65504.0, float("-inf")], dtype=torch.float16)
     print(f"    {'float16 on the host':>22}   {'after a visit to the card':>26}")
     for before, after in zip(values.tolist(), values.to("spyre").cpu().tolist()):
         print(f"    {before:>22.6f}   {after:>26.6f}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +17,7 @@ def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -55,3 +58,13 @@ def test_the_costs_of_layouts_are_those_of_counting():
 def test_checkpoints_travel_both_ways(tmp_path, capsys):
     load("save_and_load").main(tmp_path)
     assert "same values: True" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/getting_started.md"])
+def test_the_code_of_the_first_pages_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (EXAMPLES.parent / page).read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, page, "exec"), names)
+    assert names

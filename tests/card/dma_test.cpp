@@ -130,7 +130,9 @@ void check_both(const Case& c, Random& random) {
 void check_whole(const Placement& placement, Random& random) {
   check_placement(placement);
   const Places places = find_places(placement);
-  CHECK_EQ(places.size(), placed_elements(placement.sizes, placement.strides).size());
+  int64_t elements = 1;
+  for (int64_t size : placement.sizes) elements *= size;
+  CHECK_EQ(count_placed(places), elements);
   check_both({placement, places, full_view(placement), row_major(placement.sizes)}, random);
 }
 
@@ -205,12 +207,10 @@ TEST(the_raw_layouts_of_the_reference_are_copied_as_the_model_says) {
 TEST(an_over_allocated_stick_axis_holds_padding_only) {
   // Rows of 60 end inside the first stick: the second one is never used, though 64 < 40 * 60.
   Random random(2);
-  const Placement narrow = raw_placement({40, 60}, {1, 40, 64}, {64, 60, 1});
-  const Places narrow_places = find_places(narrow);
   for (const Placement& placement : {raw_placement({40, 60}, {2, 40, 64}, {64, 60, 1}),
                                      raw_placement({40, 64}, {3, 40, 64}, {64, 64, 1})}) {
     check_placement(placement);
-    Places places;
+    Places places(40 * placement.sizes[1]);
     for (int64_t row = 0; row < 40; ++row) {
       for (int64_t col = 0; col < placement.sizes[1]; ++col) {
         places[row * placement.sizes[1] + col] = {row * 64 + col};
@@ -227,7 +227,7 @@ TEST(widened_sticks_are_read_and_written_in_the_order_of_the_columns) {
   placement.layout.arrangement = ElementArrangement::DL16_TO_FP32;
   check_placement(placement);
   const Places places = find_places(placement);
-  CHECK_EQ(places.size(), 500u);
+  CHECK_EQ(count_placed(places), 500);
   CHECK_EQ(places.at(4).front(), 5 * 32);              // column 4: second stick of the pair
   CHECK_EQ(places.at(8 + 1).front(), 4 + 1);           // column 9: group 1 of the first
   CHECK_EQ(places.at(64 + 4 + 3).front(), 15 * 32 + 3);  // column 71
@@ -240,7 +240,7 @@ TEST(widened_sticks_are_read_and_written_in_the_order_of_the_columns) {
     Placement few = raw_placement({7, cols}, {2, 7, 32}, {32, cols, 1}, DataFormat::IEEE_FP32);
     few.layout.arrangement = ElementArrangement::DL16_TO_FP32;
     check_placement(few);
-    Places expected;
+    Places expected(7 * cols);
     for (int64_t row = 0; row < 7; ++row) {
       for (int64_t col = 0; col < cols; ++col) {
         expected[row * cols + col] = {col % 8 / 4 * 7 * 32 + row * 32 + col / 8 * 4 + col % 4};
@@ -284,7 +284,7 @@ TEST(every_pair_of_types_goes_both_ways_through_every_kind_of_box) {
 TEST(random_views_of_random_layouts_touch_exactly_their_elements) {
   Random random(6);
   int refused = 0;
-  for (int i = 0; i < 1500; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     const TypePair& pair = type_pairs()[random() % type_pairs().size()];
     const Dims sizes = random_sizes(random, 8000);
     const Placement placement = random_placement(sizes, pair.format, random);
@@ -308,7 +308,7 @@ TEST(random_views_of_random_layouts_touch_exactly_their_elements) {
                  random);
     }
   }
-  CHECK(refused < 75);
+  CHECK(refused < 50);
 }
 
 TEST(an_expanded_host_tensor_is_written_to_all_its_elements) {
@@ -401,7 +401,7 @@ TEST(integers_that_do_not_fit_are_reported_wherever_they_are) {
     CHECK(copy());
     for (int64_t at : {0, 399, 70000, 300 * 400 - 1}) {
       for (int64_t value : {int64_t{INT32_MAX} + 1, int64_t{INT32_MIN} - 1, INT64_MIN}) {
-        std::swap(host[at], const_cast<int64_t&>(value));
+        host[at] = value;
         CHECK(!copy());
         host[at] = -5;
       }

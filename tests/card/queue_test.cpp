@@ -663,17 +663,19 @@ TEST(a_full_card_waits_for_queued_work_that_holds_freed_memory) {
 // ---- Many threads -----------------------------------------------------------------------------
 
 TEST(many_threads_submit_run_and_synchronise_at_once) {
-  constexpr int kSubmitters = 4, kEach = 3000, kStreams = 8;
+  constexpr int kSubmitters = 4, kSynchronisers = 3, kEach = 3000, kStreams = 8;
   TestCard card;
   Block* block = card.memory.allocate(4096);
   std::atomic<int> inside{0}, ran{0}, synchronised{0};
   std::atomic<bool> stop{false};
+  std::latch start(kSubmitters + kSynchronisers);  // on a busy host some would come too late
   int unguarded = 0;  // one job at a time: also checked by the thread sanitizer
 
   const auto submitter = [&](int id) {
     std::mt19937 random(id);
     std::vector<std::atomic<int>> last(kStreams);
     for (auto& value : last) value = -1;
+    start.arrive_and_wait();
     for (int i = 0; i < kEach; i++) {
       const int stream = random() % kStreams;
       Job next = job(
@@ -697,7 +699,8 @@ TEST(many_threads_submit_run_and_synchronise_at_once) {
   };
   const auto synchroniser = [&](int id) {
     std::mt19937 random(100 + id);
-    while (!stop) {
+    start.arrive_and_wait();
+    do {
       const int stream = random() % kStreams;
       const Mark mark = card.queue.record(stream);
       switch (random() % 4) {
@@ -717,11 +720,11 @@ TEST(many_threads_submit_run_and_synchronise_at_once) {
       CHECK(card.queue.done(mark));
       synchronised++;
       std::this_thread::sleep_for(20us);
-    }
+    } while (!stop);
   };
   std::vector<std::thread> submitters, synchronisers;
   for (int i = 0; i < kSubmitters; i++) submitters.emplace_back(submitter, i);
-  for (int i = 0; i < 3; i++) synchronisers.emplace_back(synchroniser, i);
+  for (int i = 0; i < kSynchronisers; i++) synchronisers.emplace_back(synchroniser, i);
   for (std::thread& thread : submitters) thread.join();
   stop = true;
   for (std::thread& thread : synchronisers) thread.join();

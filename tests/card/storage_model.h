@@ -5,10 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <random>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "dma.h"
@@ -22,53 +19,69 @@ inline int64_t pick(Random& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-// Where a storage element lies: all its positions (several with broadcast axes), the first one first.
-using Places = std::map<int64_t, std::vector<int64_t>>;
+// For each storage element its positions on the device, none for elements that are not placed. There
+// are several with broadcast axes; the one with their indices 0 comes first.
+using Places = std::vector<std::vector<int64_t>>;
 
-inline std::set<int64_t> placed_elements(const Dims& sizes, const Dims& strides) {
-  std::set<int64_t> elements = {0};
+// Which storage elements exist.
+inline std::vector<bool> placed_elements(const Dims& sizes, const Dims& strides) {
+  int64_t last = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+  std::vector<bool> placed(last + 1, false);
+  placed[0] = true;
   for (size_t d = 0; d < sizes.size(); ++d) {
-    std::set<int64_t> next;
-    for (int64_t e : elements) {
-      for (int64_t i = 0; i < sizes[d]; ++i) next.insert(e + i * strides[d]);
+    std::vector<bool> next(last + 1, false);
+    for (int64_t e = 0; e <= last; ++e) {
+      for (int64_t i = 0; placed[e] && i < sizes[d]; ++i) next[e + i * strides[d]] = true;
     }
-    elements = next;
+    placed = next;
   }
-  return elements;
+  return placed;
 }
 
-// (stride, contribution to the storage offset) of each axis that holds data, at one position.
-inline std::vector<std::pair<int64_t, int64_t>> contributions(const StickLayout& layout,
-                                                              const Dims& index) {
-  std::vector<std::pair<int64_t, int64_t>> result;
-  const size_t last = index.size() - 1;
-  const int64_t stick = layout.stride_map[last];
-  const bool widened = layout.arrangement == ElementArrangement::DL16_TO_FP32 &&
-                       layout.device_size[last] == 32 && stick > 0;
-  int64_t stick_number = 0;
-  for (size_t j = 0; j <= last; ++j) {
+// An axis that holds data. In widened layouts the two axes of the stick are one: `stick_count` then is
+// the axis that counts sticks.
+struct DataAxis {
+  int64_t stride;
+  int axis;
+  bool widened = false;
+  int stick_count = -1;
+
+  int64_t contribution(const Dims& index) const {
+    if (!widened) return index[axis] * stride;
+    const int64_t stick = stick_count < 0 ? 0 : index[stick_count];
+    const int64_t group = index[axis] / 4, elem = index[axis] % 4;
+    return (stick / 2 * 64 + group * 8 + stick % 2 * 4 + elem) * stride;
+  }
+};
+
+inline std::vector<DataAxis> data_axes(const StickLayout& layout) {
+  std::vector<DataAxis> axes;
+  const int last = static_cast<int>(layout.device_size.size()) - 1;
+  const int64_t along = layout.stride_map[last];
+  DataAxis stick = {along, last};
+  stick.widened = layout.arrangement == ElementArrangement::DL16_TO_FP32 &&
+                  layout.device_size[last] == 32 && along > 0;
+  for (int j = 0; j < last; ++j) {
     const int64_t stride = layout.stride_map[j];
     if (stride <= 0 || layout.device_size[j] == 1) continue;
-    if (widened && j == last) continue;
-    if (widened && stride == 32 * stick) {
-      stick_number = index[j];
-      continue;
+    if (stick.widened && stride == 32 * along) {
+      stick.stick_count = j;
+    } else {
+      axes.push_back({stride, j});
     }
-    result.push_back({stride, index[j] * stride});
   }
-  if (widened) {
-    const int64_t pair = stick_number / 2, stick_in_pair = stick_number % 2;
-    const int64_t group = index[last] / 4, elem = index[last] % 4;
-    result.push_back({stick, (pair * 64 + group * 8 + stick_in_pair * 4 + elem) * stick});
-  }
-  std::sort(result.begin(), result.end());
-  return result;
+  if (along > 0) axes.push_back(stick);
+  std::sort(axes.begin(), axes.end(),
+            [](const DataAxis& a, const DataAxis& b) { return a.stride < b.stride; });
+  return axes;
 }
 
 inline Places find_places(const Placement& placement) {
   const StickLayout& layout = placement.layout;
-  const std::set<int64_t> elements = placed_elements(placement.sizes, placement.strides);
-  Places places;
+  const std::vector<bool> placed = placed_elements(placement.sizes, placement.strides);
+  const std::vector<DataAxis> axes = data_axes(layout);
+  Places places(placed.size());
   Dims index(layout.device_size.size(), 0);
   for (int64_t position = 0; position < layout.num_elements(); ++position) {
     int64_t rest = position;
@@ -80,15 +93,21 @@ inline Places find_places(const Placement& placement) {
     }
     if (synthetic) continue;
     // An index past the point where the next larger axis counts on is padding.
-    int64_t sum = 0;
+    int64_t element = 0;
     bool padding = false;
-    for (const auto& [stride, contribution] : contributions(layout, index)) {
-      padding |= sum >= stride && sum > 0;
-      sum += contribution;
+    for (const DataAxis& axis : axes) {
+      padding |= element >= axis.stride;
+      element += axis.contribution(index);
     }
-    if (!padding && elements.contains(sum)) places[sum].push_back(position);
+    if (!padding && element < static_cast<int64_t>(placed.size()) && placed[element]) {
+      places[element].push_back(position);
+    }
   }
   return places;
+}
+
+inline int64_t count_placed(const Places& places) {
+  return std::count_if(places.begin(), places.end(), [](const auto& at) { return !at.empty(); });
 }
 
 template <class Visit>
@@ -115,7 +134,10 @@ inline int64_t dot(const Dims& index, const Dims& strides) {
 class Buffer {
  public:
   Buffer(int64_t bytes, Random& random) : size_(bytes), memory_(bytes + 2 * kGuard + 128) {
-    for (std::byte& b : memory_) b = static_cast<std::byte>(random());
+    for (size_t i = 0; i + 8 <= memory_.size(); i += 8) {
+      const uint64_t bits = random();
+      std::memcpy(memory_.data() + i, &bits, 8);
+    }
     const auto address = reinterpret_cast<uintptr_t>(memory_.data());
     data_ = (address + kGuard + 127) / 128 * 128 - address;
   }
@@ -224,7 +246,7 @@ inline Placement random_placement(const Dims& sizes, DataFormat format, Random& 
   Dims order;
   for (size_t d : random_order(sizes.size(), random)) order.push_back(static_cast<int64_t>(d));
   if (pick(random, 0, 1) == 0) std::sort(order.begin(), order.end());
-  if (!sizes.empty() && pick(random, 0, 7) == 0) order.push_back(-1);
+  if (!sizes.empty() && pick(random, 0, 15) == 0) order.push_back(-1);
   StickLayout layout = make_layout(sizes, strides, format, order);
   int64_t count = 1;
   for (int64_t size : sizes) count *= size;
@@ -246,9 +268,9 @@ inline View full_view(const Placement& placement) {
 
 // Reshapes a dense storage: all its elements in one dimension, split anew.
 inline View reshaped(const Placement& placement, Random& random) {
-  const auto elements = placed_elements(placement.sizes, placement.strides);
-  const int64_t count = static_cast<int64_t>(elements.size());
-  if (*elements.rbegin() != count - 1) return full_view(placement);
+  const auto placed = placed_elements(placement.sizes, placement.strides);
+  const int64_t count = static_cast<int64_t>(placed.size());
+  if (std::count(placed.begin(), placed.end(), true) != count) return full_view(placement);
   View view = {{count}, {1}, 0};
   for (int i = 0; i < 2; ++i) {
     const int64_t inner = pick(random, 1, 20);

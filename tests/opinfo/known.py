@@ -48,9 +48,28 @@ UNINITIALISED = frozenset(
     }
 )
 
-DIFFERENCES: tuple[Known, ...] = ()
+# Operators whose tensor arguments PyTorch wants on the host for every device, and why.
+ARGUMENTS_ON_HOST = {"tensor_split": "PyTorch reads the indices on the host"}
 
-ILL_CONDITIONED: dict[str, IllConditioned] = {}
+DIFFERENCES: tuple[Known, ...] = (
+    Known(
+        r"to_sparse|sparse\..*",
+        (),
+        "Sparse layouts do not exist on the device; the tensor has to go to the host first.",
+    ),
+)
+
+ILL_CONDITIONED: dict[str, IllConditioned] = {
+    "linalg.vecdot": IllConditioned(
+        4, "products are rounded before they are summed, and are eleven times the sum in a sample"
+    ),
+    "nn.functional.hinge_embedding_loss": IllConditioned(
+        32, "terms are rounded before their mean is taken, and are 130 times the mean in a sample"
+    ),
+    "nn.functional.scaled_dot_product_attention": IllConditioned(
+        4, "scores near 100 go through exp; device and CPU are equally far from float64"
+    ),
+}
 
 
 def reason(op: str, dtype: str) -> str | None:

@@ -12,6 +12,7 @@ in a fresh worker, so that the blame is right.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import queue
@@ -61,7 +62,7 @@ def main() -> int:
         f"{len(tasks)} operator-dtype pairs, up to {args.samples} samples "
         f"each, {args.jobs} worker{'s' if args.jobs > 1 else ''}"
     )
-    start = time.monotonic()
+    build, start = device_build(), time.monotonic()
     try:
         outcomes = Sweep(args.device, args.samples, args.timeout).run(tasks, args.jobs)
     except CannotStart as error:
@@ -73,6 +74,13 @@ def main() -> int:
     (args.out / "results.json").write_text(report.as_json(result))
     print(report.as_text(result))
     print(f"{len(outcomes)} pairs in {_duration(seconds)}; details in {args.out / 'results.json'}")
+    if device_build() != build:
+        print(
+            "torch_spyre was changed during the sweep: the results mix two builds and count for "
+            "neither. Run it again.",
+            file=sys.stderr,
+        )
+        return 1
     if args.docs:
         args.docs.parent.mkdir(parents=True, exist_ok=True)
         args.docs.write_text(report.as_page(result))
@@ -105,6 +113,18 @@ def _arguments() -> argparse.Namespace:
         if not isinstance(getattr(torch, name, None), torch.dtype):
             parser.error(f"{name!r} is not a dtype of torch")
     return args
+
+
+def device_build() -> str:
+    """Return a fingerprint of the device's code on disk, which each new worker loads afresh."""
+    package = sys.modules.get("torch_spyre")
+    if package is None or package.__file__ is None:
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted(Path(package.__file__).parent.rglob("*")):
+        if path.suffix in (".py", ".so"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def find_tasks(dtypes: list[str], pattern: str) -> list[tuple[str, str]]:

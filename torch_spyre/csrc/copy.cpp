@@ -215,8 +215,9 @@ bool same_view(const at::Tensor& a, const at::Tensor& b) {
 // Conjugate and negative bits live on the tensor, not in memory.
 bool same_bits(const at::Tensor& a, const at::Tensor& b) { return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg(); }
 
+// Below the dispatcher: detach() of a conjugate tensor would resolve it, which copies, which leads here.
 at::Tensor clear_bits(const at::Tensor& t) {
-  auto plain = t.detach();
+  auto plain = at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), false));
   plain._set_conj(false);
   plain._set_neg(false);
   return plain;
@@ -237,6 +238,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
 }
+
+// The stock handling of lazy conjugation resolves the source by a copy, which would come back here.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 void copy_from_d2d(const at::Tensor& src, at::Tensor& dst) { copy_tensor(src, dst, false); }
 

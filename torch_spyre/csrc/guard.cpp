@@ -62,12 +62,12 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device,
               const c10::EventFlag) const override {
-    TORCH_CHECK(device < 0 || device == stream.device_index(), "an event of spyre:", static_cast<int>(device),
-                " cannot be recorded in a stream of ", stream.device());
     int id = check_stream(stream);
-    if (*event == nullptr) *event = new Event();
+    if (*event == nullptr) *event = new Event{{}, stream.device_index()};
     auto& mine = as_event(*event);
-    mine.device = stream.device_index();
+    bool same_card = mine.device == stream.device_index() && (device < 0 || device == stream.device_index());
+    TORCH_CHECK(same_card, "an event of spyre:", static_cast<int>(device < 0 ? mine.device : device),
+                " cannot be recorded in a stream of ", stream.device());
     mine.mark = get_card(stream.device_index()).queue.record(id);
   }
   void block(void* event, const c10::Stream& stream) const override {

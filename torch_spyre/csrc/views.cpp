@@ -29,11 +29,12 @@ at::Tensor make_view(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArr
 at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef sizes,
                         c10::IntArrayRef strides) {
   at::native::set_storage_cpu_(self, source, offset, sizes, strides);
-  // torch.load fills a byte storage first and says here what it is: from now on it can be tiled.
+  // torch.load fills a byte storage first and says here what it is: from now on it can be tiled. Byte
+  // tensors stay as they are, because that is how PyTorch itself looks at whole storages.
   auto& storage = *spyre_storage(source);
   bool whole = offset == 0 && storage.nbytes() > 0 &&
                at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.element_size()) == storage.nbytes();
-  if (!storage.tiling && whole) {
+  if (!storage.tiling && whole && self.scalar_type() != at::kByte) {
     if (auto tiling = default_tiling(self.sizes(), self.strides(), self.scalar_type())) {
       reshape_storage(storage, storage.nbytes(), tiling);
     }

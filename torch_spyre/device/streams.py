@@ -48,12 +48,23 @@ class Stream(torch.Stream):
         return f"<torch_spyre.Stream device={self.device_index} id={self.stream_id}>"
 
 
-class Event(torch.Event):
-    """A point in a stream. With enable_timing, `elapsed_time` gives modelled milliseconds."""
+class _EventType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == DEVICE_NAME
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, device: DeviceLike = None) -> Event:
+
+class Event(metaclass=_EventType):
+    """A point in a stream. With enable_timing, `elapsed_time` gives modelled milliseconds.
+
+    Makes a plain torch.Event of the card: torch.Event.elapsed_time and Stream.record_event refuse
+    instances of subclasses (torch 2.13).
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls, enable_timing: bool = False, blocking: bool = False, device: DeviceLike = None
+    ) -> torch.Event:
         where = torch.device(DEVICE_NAME, device_index(device))
-        return super().__new__(cls, device=where, enable_timing=enable_timing, blocking=blocking)  # type: ignore[no-any-return]
+        return torch.Event(device=where, enable_timing=enable_timing, blocking=blocking)
 
 
 def _from_id(stream_id: int, device: DeviceLike) -> Stream:

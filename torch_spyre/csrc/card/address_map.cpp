@@ -130,24 +130,19 @@ Stepping stepping(const AddressMap& map, int64_t step) {
 Run run_at(const AddressMap& map, const Stepping& stepping, int64_t element, int64_t limit) {
   if (stepping.step == 0) return {limit, map.locate(element)};
   if (stepping.level < 0) return {1, map.locate(element)};
-  const Levels& levels = map.levels;
   int64_t device = 0;
-  int k = levels.size() - 1;
-  for (; k > stepping.level; --k) {
-    if (element < levels[k].stride) continue;
-    device += element / levels[k].stride * levels[k].device;
-    element %= levels[k].stride;
+  // Elements until any larger digit would change; strides need not divide each other, so the
+  // nearest boundary can be that of any of them.
+  int64_t room = std::numeric_limits<int64_t>::max();
+  for (int k = map.levels.size() - 1; k >= 0; --k) {
+    const Level& level = map.levels[k];
+    if (element >= level.stride) {
+      device += element / level.stride * level.device;
+      element %= level.stride;
+    }
+    if (k > stepping.level) room = std::min(room, level.stride - element);
   }
-  if (k + 1 < levels.size()) {
-    // Below the next larger stride only this level's digit changes.
-    const int64_t room = levels[k + 1].stride - element;
-    if (room <= (limit - 1) * stepping.step) limit = (room + stepping.step - 1) / stepping.step;
-  }
-  for (; k >= 0; --k) {
-    if (element < levels[k].stride) continue;
-    device += element / levels[k].stride * levels[k].device;
-    element %= levels[k].stride;
-  }
+  if (room <= (limit - 1) * stepping.step) limit = (room + stepping.step - 1) / stepping.step;
   return {limit, device};
 }
 

@@ -6,6 +6,9 @@
 namespace spyre::card {
 namespace {
 
+#ifndef HINT
+#define HINT 2
+#endif
 constexpr int64_t kTile = 64;  // of a transpose: a stick of 16-bit elements
 constexpr int64_t kMaxTileBytes = kTile * kTile * 4;
 constexpr int64_t kChunk = 256;  // elements of a strided row that are converted together
@@ -65,11 +68,18 @@ bool transpose_to_card(const BoxCopy& copy, const Box& box, std::byte* card,
   const ConvertRows convert = copy.table.to_card[static_cast<int>(copy.conversion)];
   const TransposeBlock transpose = transpose_of(copy.table, copy.card_bytes);
   const int64_t tile_pitch = kTile * copy.card_bytes;
-  alignas(64) std::byte tile[kMaxTileBytes];
+  alignas(64) std::byte tile[kMaxTileBytes], turned[kMaxTileBytes];
+  const ConvertRows copy_rows = copy.table.to_card[static_cast<int>(copy_of(copy.card_bytes))];
   bool fits = true;
   for_each_tile(box, [&](int64_t r, int64_t c, int64_t rows, int64_t cols) {
+    if (getenv("PF") && r + kTile < box.rows) for (int64_t i = 0; i < cols; ++i) { const std::byte* p = host + (r + kTile) * pitch.host_row + (c + i) * pitch.host_col; __builtin_prefetch(p, 0, HINT); __builtin_prefetch(p + 64, 0, HINT); }
     fits &= convert(tile, tile_pitch, host + r * pitch.host_row + c * pitch.host_col,
                     pitch.host_col, cols, rows, Stores::CACHED);
+    if (getenv("ST") && copy.stores == Stores::STREAM) {
+      transpose(turned, tile_pitch, tile, tile_pitch, cols, rows);
+      copy_rows(card + r * pitch.card_row + c * pitch.card_col, pitch.card_row, turned, tile_pitch,
+                rows, cols, Stores::STREAM);
+    } else
     transpose(card + r * pitch.card_row + c * pitch.card_col, pitch.card_row, tile, tile_pitch,
               cols, rows);
   });
@@ -84,6 +94,7 @@ void transpose_from_card(const BoxCopy& copy, const Box& box, const std::byte* c
   const int64_t tile_pitch = kTile * copy.card_bytes;
   alignas(64) std::byte tile[kMaxTileBytes];
   for_each_tile(box, [&](int64_t r, int64_t c, int64_t rows, int64_t cols) {
+    if (getenv("PF2") && r + kTile < box.rows) for (int64_t i = 0; i < rows; ++i) { const std::byte* p = card + (r + kTile + i) * pitch.card_row + c * pitch.card_col; __builtin_prefetch(p, 0, HINT); __builtin_prefetch(p + 64, 0, HINT); }
     transpose(tile, tile_pitch, card + r * pitch.card_row + c * pitch.card_col, pitch.card_row,
               rows, cols);
     convert(host + r * pitch.host_row + c * pitch.host_col, pitch.host_col, tile, tile_pitch, cols,

@@ -213,21 +213,10 @@ SPYRE_SIMD_INLINE Lanes<typename Op::To> convert_lanes(const std::byte* src) {
   return Op::apply(load<Lanes<typename Op::From>>(src));
 }
 
-// A row that is shorter than a vector passes through one.
-template <class Op>
-[[gnu::noinline]] void convert_few(std::byte* dst, const std::byte* src, int64_t cols) {
-  alignas(64) std::byte in[kLanes * sizeof(typename Op::From)] = {};
-  alignas(64) std::byte out[kLanes * sizeof(typename Op::To)];
-  std::memcpy(in, src, cols * sizeof(typename Op::From));
-  store(out, convert_lanes<Op>(in));
-  std::memcpy(dst, out, cols * sizeof(typename Op::To));
-}
-
 template <class Op>
 SPYRE_SIMD_INLINE void convert_row(std::byte* dst, const std::byte* src, int64_t cols,
                                    Stores stores) {
   constexpr int64_t kFrom = sizeof(typename Op::From), kTo = sizeof(typename Op::To);
-  if (cols < kLanes) return convert_few<Op>(dst, src, cols);
   int64_t i = 0;
   if (stores == Stores::STREAM && is_aligned(dst)) {
     for (; i + kLanes <= cols; i += kLanes) {
@@ -244,9 +233,43 @@ SPYRE_SIMD_INLINE void convert_row(std::byte* dst, const std::byte* src, int64_t
   }
 }
 
+// Rows that are shorter than a vector are collected, converted together and handed out.
+template <class Op>
+void convert_short_rows(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
+                        int64_t rows, int64_t cols) {
+  using From = typename Op::From;
+  using To = typename Op::To;
+  constexpr int64_t kMost = 16 * kLanes;
+  alignas(32) From in[kMost];
+  alignas(32) To out[kMost];
+  while (rows > 0) {
+    const int64_t some = rows * cols <= kMost ? rows : kMost / cols;
+    int64_t count = 0;
+    for (int64_t r = 0; r < some; ++r) {
+      const std::byte* row = src + r * src_pitch;
+      for (int64_t c = 0; c < cols; ++c) in[count++] = load<From>(row + c * sizeof(From));
+    }
+    while (count % kLanes != 0) in[count++] = 0;
+    convert_row<Op>(reinterpret_cast<std::byte*>(out), reinterpret_cast<const std::byte*>(in),
+                    count, Stores::CACHED);
+    const To* next = out;
+    for (int64_t r = 0; r < some; ++r) {
+      std::byte* row = dst + r * dst_pitch;
+      for (int64_t c = 0; c < cols; ++c) store(row + c * sizeof(To), *next++);
+    }
+    rows -= some;
+    src += some * src_pitch;
+    dst += some * dst_pitch;
+  }
+}
+
 template <class Op>
 bool convert(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
              int64_t rows, int64_t cols, Stores stores) {
+  if (cols < kLanes) {
+    if (cols > 0) convert_short_rows<Op>(dst, dst_pitch, src, src_pitch, rows, cols);
+    return true;
+  }
   for (int64_t r = 0; r < rows; ++r) {
     convert_row<Op>(dst + r * dst_pitch, src + r * src_pitch, cols, stores);
   }
@@ -288,15 +311,16 @@ void transpose_elements(std::byte* dst, int64_t dst_pitch, const std::byte* src,
   }
 }
 
-template <class T, void (*kTranspose8x8)(std::byte*, ptrdiff_t, const std::byte*, ptrdiff_t)>
+// In blocks of kRows x 8, and the rest one by one.
+template <class T, int kRows,
+          void (*kBlock)(std::byte*, ptrdiff_t, const std::byte*, ptrdiff_t)>
 void transpose(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
                int64_t rows, int64_t cols) {
   constexpr int64_t kSize = sizeof(T);
-  const int64_t whole_rows = rows / 8 * 8, whole_cols = cols / 8 * 8;
+  const int64_t whole_rows = rows / kRows * kRows, whole_cols = cols / 8 * 8;
   for (int64_t j = 0; j < whole_cols; j += 8) {
-    for (int64_t i = 0; i < whole_rows; i += 8) {
-      kTranspose8x8(dst + j * dst_pitch + i * kSize, dst_pitch, src + i * src_pitch + j * kSize,
-                    src_pitch);
+    for (int64_t i = 0; i < whole_rows; i += kRows) {
+      kBlock(dst + j * dst_pitch + i * kSize, dst_pitch, src + i * src_pitch + j * kSize, src_pitch);
     }
   }
   transpose_elements<T>(dst + whole_cols * dst_pitch, dst_pitch, src + whole_cols * kSize,
@@ -324,8 +348,8 @@ extern const ConvertTable kConvertTable = {
                   convert<F16ToBf16>, convert<BoolFrom16>, convert<F32ToF16>, convert<F32ToBf16>,
                   convert_integers<int32_t, int64_t>, convert_integers<uint32_t, uint8_t>},
     .transpose_1 = transpose_elements<uint8_t>,
-    .transpose_2 = transpose<uint16_t, transpose8x8_16>,
-    .transpose_4 = transpose<uint32_t, transpose8x8_32>,
+    .transpose_2 = transpose<uint16_t, 16, transpose16x8_16>,
+    .transpose_4 = transpose<uint32_t, 8, transpose8x8_32>,
     .fence = finish_streams,
 };
 

@@ -10,6 +10,7 @@ namespace {
 // superset with the same spacing when the remainders are not a progression themselves.
 Progression remainders(const Progression& members, int64_t boundary) {
   if (members.last < boundary) return members;
+  if (boundary == 1) return {0, 1, 0};
   if (members.first == members.last) {
     const int64_t rest = members.first % boundary;
     return {rest, 1, rest};

@@ -53,6 +53,19 @@ SPYRE_SIMD_INLINE void store(void* to, const V& value) {
   std::memcpy(to, &value, sizeof(V));
 }
 
+// A pair one by one: as a whole it would pass through the stack.
+template <>
+SPYRE_SIMD_INLINE Pair<U32x8> load<Pair<U32x8>>(const void* from) {
+  const auto* bytes = static_cast<const std::byte*>(from);
+  return {load<U32x8>(bytes), load<U32x8>(bytes + 32)};
+}
+template <>
+SPYRE_SIMD_INLINE void store<Pair<U32x8>>(void* to, const Pair<U32x8>& value) {
+  auto* bytes = static_cast<std::byte*>(to);
+  store(bytes, value.first);
+  store(bytes + 32, value.second);
+}
+
 template <class To, class From>
 SPYRE_SIMD_INLINE To bits(const From& value) {
   static_assert(sizeof(To) == sizeof(From));
@@ -109,28 +122,32 @@ SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
                                   _mm256_cvtps_ph((__m256)value.first, kNearestEven));
 }
 
-// 8x8 elements of 16 or 32 bits; pitches in bytes.
-SPYRE_SIMD_INLINE void transpose8x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
-                                       ptrdiff_t from_pitch) {
-  __m128i r[8], s[8];
+// Transposes of small blocks; pitches in bytes. 16 rows of 8 elements of 16 bits become 8 rows of 16:
+// each half of the vectors transposes 8 rows.
+SPYRE_SIMD_INLINE void transpose16x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
+                                        ptrdiff_t from_pitch) {
+  __m256i r[8], s[8];
   for (int i = 0; i < 8; ++i) {
-    r[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * from_pitch));
+    const auto* upper = reinterpret_cast<const __m128i*>(from + i * from_pitch);
+    const auto* lower = reinterpret_cast<const __m128i*>(from + (i + 8) * from_pitch);
+    r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(upper)),
+                                   _mm_loadu_si128(lower), 1);
   }
   for (int i = 0; i < 4; ++i) {
-    s[2 * i] = _mm_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
-    s[2 * i + 1] = _mm_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    s[2 * i] = _mm256_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+    s[2 * i + 1] = _mm256_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
   }
   for (int i = 0; i < 2; ++i) {  // columns 0-1, 2-3, 4-5, 6-7 of four rows
-    r[4 * i] = _mm_unpacklo_epi32(s[4 * i], s[4 * i + 2]);
-    r[4 * i + 1] = _mm_unpackhi_epi32(s[4 * i], s[4 * i + 2]);
-    r[4 * i + 2] = _mm_unpacklo_epi32(s[4 * i + 1], s[4 * i + 3]);
-    r[4 * i + 3] = _mm_unpackhi_epi32(s[4 * i + 1], s[4 * i + 3]);
+    r[4 * i] = _mm256_unpacklo_epi32(s[4 * i], s[4 * i + 2]);
+    r[4 * i + 1] = _mm256_unpackhi_epi32(s[4 * i], s[4 * i + 2]);
+    r[4 * i + 2] = _mm256_unpacklo_epi32(s[4 * i + 1], s[4 * i + 3]);
+    r[4 * i + 3] = _mm256_unpackhi_epi32(s[4 * i + 1], s[4 * i + 3]);
   }
   for (int i = 0; i < 4; ++i) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * i * to_pitch),
-                     _mm_unpacklo_epi64(r[i], r[i + 4]));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + (2 * i + 1) * to_pitch),
-                     _mm_unpackhi_epi64(r[i], r[i + 4]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 2 * i * to_pitch),
+                        _mm256_unpacklo_epi64(r[i], r[i + 4]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + (2 * i + 1) * to_pitch),
+                        _mm256_unpackhi_epi64(r[i], r[i + 4]));
   }
 }
 
@@ -256,23 +273,23 @@ SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
   return result;
 }
 
-template <class T>
-SPYRE_SIMD_INLINE void transpose8x8(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
-                                    ptrdiff_t from_pitch) {
-  for (int i = 0; i < 8; ++i) {
-    for (int j = 0; j < 8; ++j) {
+template <class T, int kRows>
+SPYRE_SIMD_INLINE void transpose_block(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
+                                       ptrdiff_t from_pitch) {
+  for (int j = 0; j < 8; ++j) {
+    for (int i = 0; i < kRows; ++i) {
       std::memcpy(to + j * to_pitch + i * sizeof(T), from + i * from_pitch + j * sizeof(T),
                   sizeof(T));
     }
   }
 }
-SPYRE_SIMD_INLINE void transpose8x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
-                                       ptrdiff_t from_pitch) {
-  transpose8x8<uint16_t>(to, to_pitch, from, from_pitch);
+SPYRE_SIMD_INLINE void transpose16x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
+                                        ptrdiff_t from_pitch) {
+  transpose_block<uint16_t, 16>(to, to_pitch, from, from_pitch);
 }
 SPYRE_SIMD_INLINE void transpose8x8_32(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
                                        ptrdiff_t from_pitch) {
-  transpose8x8<uint32_t>(to, to_pitch, from, from_pitch);
+  transpose_block<uint32_t, 8>(to, to_pitch, from, from_pitch);
 }
 
 #endif
