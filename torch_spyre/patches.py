@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch._tensor_str
+import torch.utils._device
 from torch import nn
 
 from torch_spyre import _C, model_transfer
@@ -112,6 +113,10 @@ def _add_layout_to_empty() -> None:
         return result.requires_grad_(requires_grad)
 
     torch.empty = empty  # type: ignore[assignment]
+
+    # `with torch.device(...)` recognises factory functions by identity and sees the one below ours.
+    constructors = torch.utils._device._device_constructors
+    torch.utils._device._device_constructors = functools.lru_cache(1)(lambda: {*constructors(), original})
 
 
 # -- printing: only a fixed list of device types is copied to the host first --------------------------------

@@ -70,7 +70,7 @@ X = torch.randn(6, 10, generator=torch.Generator().manual_seed(1))
         lambda x: torch.where(x > 0, x, torch.tensor(0.0)),
         lambda x: x.cumsum(1).cummax(0),
         lambda x: torch.broadcast_tensors(x, x[0])[1] * 2,
-        lambda x: x.scatter_add_(1, (x > 0).long(), x),
+        lambda x: x.scatter_add_(1, (x > 0).long(), x.clone()),
         lambda x: F.embedding(torch.tensor([1, 2], device=x.device), x),
         lambda x: F.pad(x, (1, 2)),
         lambda x: F.layer_norm(x, (10,)),
@@ -88,7 +88,7 @@ def test_overlapping_views_of_one_storage():
     both(lambda x: x.view(-1)[1::2].add_(x.view(-1)[0::2]), X)
 
     def same_storage_other_dtype(x):
-        return x.view(torch.int32).bitwise_and_(x.view(torch.int32)[0])
+        return x.view(torch.int32)[1:].bitwise_and_(x.view(torch.int32)[0])
 
     both(same_storage_other_dtype, X)
 
@@ -128,8 +128,8 @@ def test_counts_and_warnings():
             for _ in range(3):
                 torch.special.bessel_j0(X.to("spyre"))
         mine = [w for w in seen if issubclass(w.category, torch.spyre.FallbackWarning)]
-        assert [str(w.message) for w in mine] == ["aten::special_bessel_j0.out is falling back to cpu"]
-        assert torch.spyre.fallback_counts() == {"aten::special_bessel_j0.out": 3}
+        assert [str(w.message) for w in mine] == ["aten::special_bessel_j0 is falling back to cpu"]
+        assert torch.spyre.fallback_counts() == {"aten::special_bessel_j0": 3}
         torch.spyre.reset_fallback_counts()
         assert torch.spyre.fallback_counts() == {}
         with warnings.catch_warnings():

@@ -90,6 +90,18 @@ def test_rnn_and_attention_modules():
     assert nn.utils.rnn.pad_packed_sequence(lstm(packed)[0])[0].shape == (4, 3, 14)
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_train_as_on_cpu(layer):
+    torch.manual_seed(0)
+    net = layer(5, 7, 2, bidirectional=True)
+    twin = copy.deepcopy(net).to("spyre")
+    x = torch.randn(4, 3, 5)
+    net(x)[0].pow(2).sum().backward()
+    twin(x.to("spyre"))[0].pow(2).sum().backward()
+    for a, b in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_autocast():
     net = model().to("spyre")
     x, y = (t.to("spyre") for t in batch())

@@ -56,9 +56,8 @@ card::Queue& queue_of(const SpyreStorageImpl& storage) {
   return get_card(static_cast<c10::DeviceIndex>(storage.block()->card)).queue;
 }
 
-card::HostSide host_side(const at::Tensor& host, c10::ScalarType device_dtype, bool tiled) {
+card::HostSide host_side(const at::Tensor& host, bool tiled) {
   auto type = tiled ? host_type(host.scalar_type()) : card::HostType::RAW;
-  (void)device_dtype;
   return {const_cast<void*>(host.const_data_ptr()), type, host.strides().vec()};
 }
 
@@ -88,7 +87,7 @@ void read_into(const at::Tensor& src, const at::Tensor& host, bool non_blocking)
     host.copy_(same_type);
     return;
   }
-  auto side = host_side(host, src.scalar_type(), tiled);
+  auto side = host_side(host, tiled);
   int64_t elem_bytes = static_cast<int64_t>(src.element_size());
   if (!non_blocking || !is_pinned_pointer(host.const_data_ptr())) {
     return read_view(storage, view_of(src), side, elem_bytes);
@@ -114,7 +113,7 @@ void write_from(at::Tensor host, const at::Tensor& dst, bool non_blocking) {
     host = host.to(dst.scalar_type());
     non_blocking = false;  // the pinned memory is not ours any more
   }
-  auto side = host_side(host, dst.scalar_type(), tiled);
+  auto side = host_side(host, tiled);
   int64_t elem_bytes = static_cast<int64_t>(dst.element_size());
   bool may_not_fit = tiled && host.scalar_type() == at::kLong;
   if (may_not_fit) warn_downcast(false);
@@ -171,12 +170,11 @@ void copy_on_cards(const at::Tensor& src, const at::Tensor& dst) {
   int source_stream = current_stream_id(src_index);
   card.queue.wait(job.stream, source_card.queue.record(source_stream));
   int stream = job.stream;
+  // The queue holds blocks of its own card only; the source's goes with the job, whatever becomes of it.
   auto* source_block = from.block();
   source_card.memory.retain(source_block);
-  job.run = [run = std::move(job.run), source_block, &source_card] {
-    run();
-    source_card.memory.release(source_block);
-  };
+  std::shared_ptr<void> held(source_block, [&source_card, source_block](void*) { source_card.memory.release(source_block); });
+  job.run = [run = std::move(job.run), held = std::move(held)] { run(); };
   card.queue.submit(std::move(job));
   source_card.queue.wait(source_stream, card.queue.record(stream));
 }

@@ -227,8 +227,15 @@ class DefaultGeneratorLoan {
 
 // ---- arguments ------------------------------------------------------------------------------------------
 
-bool is_written(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+// Batch norm updates its running statistics without saying so in its schema.
+bool is_written_silently(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  if (argument.name() != "running_mean" && argument.name() != "running_var") return false;
+  return schema.name() == "aten::native_batch_norm" || schema.name() == "aten::batch_norm_update_stats";
+}
+
+bool is_written(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) return true;
+  return C10_UNLIKELY(is_written_silently(schema, argument));
 }
 
 template <class Visit>
@@ -369,7 +376,7 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
     const IValue& value = (*stack)[first + i];
     if (value.isDevice()) device_argument = value.toDevice();
     const auto& argument = schema.arguments()[i];
-    bool written = is_written(argument);
+    bool written = is_written(schema, argument);
     bool contents = !(written && argument.kwarg_only());  // `out=` arguments are overwritten
     visit_tensors(value, [&](const at::Tensor& t) {
       target.see(t, reported);
@@ -442,7 +449,25 @@ void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+// Where PyTorch has both a CPU kernel and a composite one for every device, the device would get the
+// composite: more operations, each rounding its result. The CPU kernel in one piece is better.
+bool prefers_cpu_kernel(const c10::OperatorHandle& op) {
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return false;
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    auto op = dispatcher.findOp(name);
+    if (op && prefers_cpu_kernel(*op)) {
+      m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+    }
+  }
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   m.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
 }

@@ -79,6 +79,11 @@ _PLACEHOLDERS = ("Scheduling", "GraphLowering", "Lowering", "Codegen", "Compile"
 
 
 class _SpyreModule(types.ModuleType):
+    @property
+    def _initialized(self) -> bool:
+        """Asked by torch.utils.checkpoint, which saves the generator's state only of a running device."""
+        return impl.is_initialized()
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_C":
             raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")

@@ -6,9 +6,6 @@
 namespace spyre::card {
 namespace {
 
-#ifndef HINT
-#define HINT 2
-#endif
 constexpr int64_t kTile = 64;  // of a transpose: a stick of 16-bit elements
 constexpr int64_t kMaxTileBytes = kTile * kTile * 4;
 constexpr int64_t kChunk = 256;  // elements of a strided row that are converted together
@@ -59,6 +56,17 @@ void for_each_chunk(const Box& box, Visit&& visit) {
   }
 }
 
+// Host rows of a tile are far apart, where processors do not look ahead. Into L2: at a pitch of a power
+// of two they would push each other out of L1.
+void prefetch_rows(const std::byte* first, int64_t pitch, int64_t rows, int64_t row_bytes) {
+  constexpr int64_t kLineBytes = 64;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < row_bytes; i += kLineBytes) {
+      __builtin_prefetch(first + r * pitch + i, /*rw=*/0, /*locality=*/2);
+    }
+  }
+}
+
 // A transpose converts in the direction in which the host is contiguous, so that host memory is
 // touched in whole cache lines: rows of the tile in between are the box's columns.
 
@@ -68,18 +76,15 @@ bool transpose_to_card(const BoxCopy& copy, const Box& box, std::byte* card,
   const ConvertRows convert = copy.table.to_card[static_cast<int>(copy.conversion)];
   const TransposeBlock transpose = transpose_of(copy.table, copy.card_bytes);
   const int64_t tile_pitch = kTile * copy.card_bytes;
-  alignas(64) std::byte tile[kMaxTileBytes], turned[kMaxTileBytes];
-  const ConvertRows copy_rows = copy.table.to_card[static_cast<int>(copy_of(copy.card_bytes))];
+  alignas(64) std::byte tile[kMaxTileBytes];
   bool fits = true;
   for_each_tile(box, [&](int64_t r, int64_t c, int64_t rows, int64_t cols) {
-    if (getenv("PF") && r + kTile < box.rows) for (int64_t i = 0; i < cols; ++i) { const std::byte* p = host + (r + kTile) * pitch.host_row + (c + i) * pitch.host_col; __builtin_prefetch(p, 0, HINT); __builtin_prefetch(p + 64, 0, HINT); }
+    if (r + kTile < box.rows) {
+      prefetch_rows(host + (r + kTile) * pitch.host_row + c * pitch.host_col, pitch.host_col, cols,
+                    rows * copy.host_bytes);
+    }
     fits &= convert(tile, tile_pitch, host + r * pitch.host_row + c * pitch.host_col,
                     pitch.host_col, cols, rows, Stores::CACHED);
-    if (getenv("ST") && copy.stores == Stores::STREAM) {
-      transpose(turned, tile_pitch, tile, tile_pitch, cols, rows);
-      copy_rows(card + r * pitch.card_row + c * pitch.card_col, pitch.card_row, turned, tile_pitch,
-                rows, cols, Stores::STREAM);
-    } else
     transpose(card + r * pitch.card_row + c * pitch.card_col, pitch.card_row, tile, tile_pitch,
               cols, rows);
   });
@@ -94,7 +99,6 @@ void transpose_from_card(const BoxCopy& copy, const Box& box, const std::byte* c
   const int64_t tile_pitch = kTile * copy.card_bytes;
   alignas(64) std::byte tile[kMaxTileBytes];
   for_each_tile(box, [&](int64_t r, int64_t c, int64_t rows, int64_t cols) {
-    if (getenv("PF2") && r + kTile < box.rows) for (int64_t i = 0; i < rows; ++i) { const std::byte* p = card + (r + kTile + i) * pitch.card_row + c * pitch.card_col; __builtin_prefetch(p, 0, HINT); __builtin_prefetch(p + 64, 0, HINT); }
     transpose(tile, tile_pitch, card + r * pitch.card_row + c * pitch.card_col, pitch.card_row,
               rows, cols);
     convert(host + r * pitch.host_row + c * pitch.host_col, pitch.host_col, tile, tile_pitch, cols,
