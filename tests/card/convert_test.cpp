@@ -117,7 +117,9 @@ std::vector<float> interesting_floats(const std::vector<double>& values) {
     }
   }
   std::mt19937 random(99);
-  for (int i = 0; i < 1'000'000; ++i) floats.push_back(std::bit_cast<float>(random()));
+  for (int i = 0; i < 1'000'000; ++i) {
+    floats.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  }
   for (float f : {INFINITY, -INFINITY, 0.0f, -0.0f, FLT_MAX, -FLT_MAX}) floats.push_back(f);
   return floats;
 }

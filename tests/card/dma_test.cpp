@@ -288,6 +288,7 @@ TEST(random_views_of_random_layouts_touch_exactly_their_elements) {
     const TypePair& pair = type_pairs()[random() % type_pairs().size()];
     const Dims sizes = random_sizes(random, 8000);
     const Placement placement = random_placement(sizes, pair.format, random);
+    if (!is_small(placement)) continue;
     try {
       check_placement(placement);
     } catch (const std::invalid_argument&) {

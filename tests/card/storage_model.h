@@ -179,6 +179,11 @@ inline std::vector<size_t> random_order(size_t rank, Random& random) {
   return order;
 }
 
+// Looking at all positions of a large device array takes long and shows nothing more.
+inline bool is_small(const Placement& placement) {
+  return placement.layout.num_elements() <= 100'000;
+}
+
 // Strides that count the dimensions in a random order; with `gaps`, rows do not touch.
 inline Dims random_strides(const Dims& sizes, bool permute, bool gaps, Random& random) {
   std::vector<size_t> order = random_order(sizes.size(), random);

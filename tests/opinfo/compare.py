@@ -12,8 +12,9 @@ the result may then be is `tolerance`, and no other place decides either.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,9 +38,6 @@ HALF_STEP = 2.0**-24
 # (CompositeExplicitAutograd) rounds at each inner operator; this many are assumed, since they
 # cannot be seen from outside.
 COMPOSITE_ROUNDINGS = 4
-
-# Errors of many roundings partly cancel, so a long chain is not allowed more than this many.
-MOST_ROUNDINGS = 16
 
 # float32 and wider: the kernels of CPU run underneath, only the order of a sum may differ.
 WIDE_ERROR = {
@@ -73,6 +71,19 @@ EXACT = Tolerance(0.0, 0.0, 0.0)
 def is_narrow(dtype: torch.dtype) -> bool:
     """Say whether the device stores this dtype with fewer bits than CPU does."""
     return dtype in STORE_ERROR
+
+
+def was_moved(wide: torch.Tensor) -> bool:
+    """Say whether the values of a result were moved and not computed, from its float32 form.
+
+    Inputs come from the device and have 9 fraction bits. A computed float32 value has 23, and the
+    last 14 of them are 0 only by chance; where they are in every element, no intermediate was
+    rounded that a tolerance would have to explain.
+    """
+    if wide.dtype != torch.float32 or wide.layout != torch.strided:
+        return False
+    extra_bits = wide.contiguous().view(torch.int32) & 0x3FFF
+    return not bool((extra_bits[torch.isfinite(wide)] != 0).any())
 
 
 @dataclass(frozen=True)
@@ -129,10 +140,14 @@ def _is_composite(name: str) -> bool:
 
 
 def count_roundings(program: Callable[[], Any]) -> int:
-    """Run a CPU program and return how often the device would round in it."""
+    """Run a CPU program and return how many roundings its result on the device is off by at most.
+
+    Roundings are independent of each other, so the errors of n of them add up like a random walk,
+    to sqrt(n) times one.
+    """
     with _RoundingCounter() as counter:
         program()
-    return min(max(counter.count, 1), MOST_ROUNDINGS)
+    return math.ceil(math.sqrt(max(counter.count, 1)))
 
 
 @dataclass(frozen=True)
@@ -212,6 +227,8 @@ def _form(got: Any, expected: Any, device: torch.device) -> str | None:
 def _leaf_difference(got: Any, expected: Any, wide: Any, case: Case) -> str | None:
     """Compare two returned values whose form is already known to agree."""
     if isinstance(expected, torch.Tensor):
+        if is_narrow(expected.dtype) and isinstance(wide, torch.Tensor) and was_moved(wide):
+            case = replace(case, roundings=1)
         limit = tolerance(expected.dtype, case)
         got, expected = _plain(got), _plain(expected)
         wide = None if not isinstance(wide, torch.Tensor) else _plain(wide)

@@ -98,7 +98,12 @@ void start() {
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, &after_fork_in_child); });
   for (int i = 0; i < s.device_count; i++) {
     g_cards->push_back(std::make_unique<card::Card>(i, hardware(), s.memory_bytes));
-    g_cards->back()->queue.set_blocking(s.launch_blocking);
+    auto* card = g_cards->back().get();
+    card->queue.set_blocking(s.launch_blocking);
+    card->memory.set_reclaim([card] {
+      NoGil no_gil;  // a queued callback may need it
+      card->queue.drain();
+    });
   }
   g_started.store(true, std::memory_order_release);
 }

@@ -100,6 +100,8 @@ struct QueueState {
   std::array<uint64_t, kStreamsPerCard> last{};  // sequence of the stream's last job
   std::array<double, kStreamsPerCard> stream_us{};
   std::array<double, static_cast<size_t>(Engine::NONE)> engine_us{};
+  // The latest time that the host has waited for: nothing it submits now can have begun earlier.
+  double host_us = 0;
   double busy_us = 0;
 
   std::string error;  // the first that nobody was told of
@@ -154,6 +156,7 @@ uint64_t QueueState::run(Job job) {
   Lock lock(mutex);
   Item item = enter(std::move(job), &failure);
   const uint64_t sequence = item.sequence;
+  host_us = std::max(host_us, stream_us[item.job.stream]);
   if (jobs.empty() && !executing) {
     execute(lock, std::move(item));
     hand_over();
@@ -175,6 +178,7 @@ Item QueueState::enter(Job job, std::exception_ptr* failure) {
 void QueueState::account(const Job& job, uint64_t sequence) {
   last[job.stream] = sequence;
   double& stream_clock = stream_us[job.stream];
+  stream_clock = std::max(stream_clock, host_us);
   if (job.engine == Engine::NONE) {
     stream_clock += job.device_us;
   } else {
@@ -321,6 +325,7 @@ void Queue::synchronize(const Mark& mark) {
   if (!queue) return;
   queue->check_may_wait("synchronize");
   Lock lock(queue->mutex);
+  queue->host_us = std::max(queue->host_us, mark.device_us);
   queue->wait_until(lock, mark.sequence, /*help=*/true);
   queue->throw_pending();
 }
@@ -330,6 +335,7 @@ void Queue::synchronize_stream(int stream) { synchronize(record(stream)); }
 void Queue::synchronize() {
   state_->check_may_wait("synchronize");
   Lock lock(state_->mutex);
+  for (double clock : state_->stream_us) state_->host_us = std::max(state_->host_us, clock);
   state_->wait_until(lock, state_->submitted, /*help=*/true);
   state_->throw_pending();
 }
@@ -346,7 +352,9 @@ bool Queue::drain() {
 Mark Queue::record(int stream) {
   checked_stream(stream);
   Lock lock(state_->mutex);
-  return {state_->card, stream, state_->last[stream], state_->stream_us[stream], state_};
+  double& clock = state_->stream_us[stream];
+  clock = std::max(clock, state_->host_us);
+  return {state_->card, stream, state_->last[stream], clock, state_};
 }
 
 // Jobs of one card are executed in order, so only marks of other cards need to be waited for. Such

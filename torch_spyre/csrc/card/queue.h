@@ -3,7 +3,8 @@
 // Work is executed in the order in which it was submitted, one job at a time (a job itself uses
 // the thread pool), which satisfies every stream and event order. The host goes on after submit().
 // A job's modelled device time is known when it is submitted: stream and engine clocks are advanced
-// then, so times are deterministic and never depend on the host's speed.
+// then, so times are deterministic and never depend on the host's speed. A job that is submitted
+// after the host has waited for another one starts no earlier than that one ended.
 //
 //   queue.submit({.name = "add", .stream = 0, .device_us = 3.5, .run = [=] { ... }});
 //   queue.synchronize();
