@@ -232,12 +232,12 @@ TEST(rows_of_every_length_and_pitch_are_copied_exactly) {
       for (int64_t cols = 0; cols < 70; ++cols) {
         for (Stores stores : {Stores::CACHED, Stores::STREAM}) {
           const int64_t rows_count = 3, src_pitch = cols * bytes + 5;
-          const int64_t dst_pitch = (cols * bytes + 63) / 32 * 32;
-          std::vector<std::byte> src(rows_count * src_pitch), memory(rows_count * dst_pitch + 64);
+          const int64_t dst_pitch = (cols * bytes + 127) / 64 * 64;
+          std::vector<std::byte> src(rows_count * src_pitch), memory(rows_count * dst_pitch + 128);
           for (std::byte& b : src) b = static_cast<std::byte>(random());
           for (std::byte& b : memory) b = static_cast<std::byte>(random());
-          const auto skew = reinterpret_cast<uintptr_t>(memory.data()) % 32;
-          std::byte* dst = memory.data() + (32 - skew);  // aligned, so that streams are used
+          const auto skew = reinterpret_cast<uintptr_t>(memory.data()) % 64;
+          std::byte* dst = memory.data() + (64 - skew);  // aligned, so that streams are used
           std::vector<std::byte> expected = memory;
           for (int64_t r = 0; r < rows_count; ++r) {
             std::copy_n(src.begin() + r * src_pitch, cols * bytes,

@@ -313,7 +313,7 @@ def _duration(seconds: float) -> str:
     """Write a duration as a person would."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return "{} min {} s".format(*divmod(round(seconds), 60))
 
 
 if __name__ == "__main__":

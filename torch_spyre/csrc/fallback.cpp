@@ -468,6 +468,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
     }
   }
+  // Has a kernel for every device that then accepts only the built-in ones.
+  m.impl("mode.values", torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   m.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
 }

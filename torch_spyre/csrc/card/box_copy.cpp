@@ -56,8 +56,8 @@ void for_each_chunk(const Box& box, Visit&& visit) {
   }
 }
 
-// Host rows of a tile are far apart, where processors do not look ahead. Into L2: at a pitch of a power
-// of two they would push each other out of L1.
+// For what comes next but lies elsewhere, where processors do not look ahead by themselves. Into L2: at
+// a pitch of a power of two the rows would push each other out of L1.
 void prefetch_rows(const std::byte* first, int64_t pitch, int64_t rows, int64_t row_bytes) {
   constexpr int64_t kLineBytes = 64;
   for (int64_t r = 0; r < rows; ++r) {
@@ -75,8 +75,9 @@ bool transpose_to_card(const BoxCopy& copy, const Box& box, std::byte* card,
   const Pitches pitch(copy);
   const ConvertRows convert = copy.table.to_card[static_cast<int>(copy.conversion)];
   const TransposeBlock transpose = transpose_of(copy.table, copy.card_bytes);
+  const ConvertRows copy_rows = copy.table.to_card[static_cast<int>(copy_of(copy.card_bytes))];
   const int64_t tile_pitch = kTile * copy.card_bytes;
-  alignas(64) std::byte tile[kMaxTileBytes];
+  alignas(64) std::byte tile[kMaxTileBytes], turned[kMaxTileBytes];
   bool fits = true;
   for_each_tile(box, [&](int64_t r, int64_t c, int64_t rows, int64_t cols) {
     if (r + kTile < box.rows) {
@@ -85,8 +86,13 @@ bool transpose_to_card(const BoxCopy& copy, const Box& box, std::byte* card,
     }
     fits &= convert(tile, tile_pitch, host + r * pitch.host_row + c * pitch.host_col,
                     pitch.host_col, cols, rows, Stores::CACHED);
-    transpose(card + r * pitch.card_row + c * pitch.card_col, pitch.card_row, tile, tile_pitch,
-              cols, rows);
+    std::byte* to = card + r * pitch.card_row + c * pitch.card_col;
+    if (copy.stores == Stores::CACHED) {
+      transpose(to, pitch.card_row, tile, tile_pitch, cols, rows);
+    } else {  // streams want whole sticks
+      transpose(turned, tile_pitch, tile, tile_pitch, cols, rows);
+      copy_rows(to, pitch.card_row, turned, tile_pitch, rows, cols, Stores::STREAM);
+    }
   });
   return fits;
 }
@@ -99,6 +105,10 @@ void transpose_from_card(const BoxCopy& copy, const Box& box, const std::byte* c
   const int64_t tile_pitch = kTile * copy.card_bytes;
   alignas(64) std::byte tile[kMaxTileBytes];
   for_each_tile(box, [&](int64_t r, int64_t c, int64_t rows, int64_t cols) {
+    if (r + kTile < box.rows) {
+      prefetch_rows(card + (r + kTile) * pitch.card_row + c * pitch.card_col, pitch.card_row, rows,
+                    cols * copy.card_bytes);
+    }
     transpose(tile, tile_pitch, card + r * pitch.card_row + c * pitch.card_col, pitch.card_row,
               rows, cols);
     convert(host + r * pitch.host_row + c * pitch.host_col, pitch.host_col, tile, tile_pitch, cols,
@@ -164,6 +174,10 @@ void BoxCopy::from_card(const Box& box) const {
   std::byte* to = host + box.host * host_bytes;
   switch (plan.form) {
     case BoxForm::ROWS:
+      if (stores == Stores::STREAM && box.next >= 0) {
+        prefetch_rows(card + box.next * card_bytes, plan.row.stepping.device_step * card_bytes,
+                      box.rows, std::min(box.cols, kTile) * card_bytes);
+      }
       // What does not fit the host type is truncated, as PyTorch does.
       (void)table.from_card[static_cast<int>(conversion)](
           to, plan.row.host * host_bytes, from, plan.row.stepping.device_step * card_bytes,

@@ -13,7 +13,7 @@ struct BoxCopy {
   std::byte* card;  // device element 0
   std::byte* host;  // element (0, 0, ...) of the view
   int64_t card_bytes, host_bytes;  // of an element
-  Stores stores;
+  Stores stores;                   // STREAM also says that the copy is large
 
   bool to_card(const Box& box) const;  // false: a value did not fit
   void from_card(const Box& box) const;

@@ -10,8 +10,9 @@ namespace spyre::card {
 
 // Rows and columns of a box are spaced as plan.row and plan.col say.
 struct Box {
-  int64_t host, device;  // elements of the first element, on the other side and on the card
+  int64_t host, device;  // its first element, on the other side and on the card
   int64_t rows, cols;
+  int64_t next;  // where on the card the next box begins, as far as it is known; else -1
 };
 
 class BoxWalker {
@@ -93,7 +94,8 @@ class BoxWalker {
   void visit_runs(Visit& visit, int64_t host, int64_t device, int64_t rows) {
     int64_t col = runs_begin_;
     for (int i = 0; i < num_runs_; ++i) {
-      visit(Box{host + col * plan_.col.host, device + runs_[i].device, rows, runs_[i].count});
+      const int64_t next = i + 1 < num_runs_ ? device + runs_[i + 1].device : -1;
+      visit(Box{host + col * plan_.col.host, device + runs_[i].device, rows, runs_[i].count, next});
       col += runs_[i].count;
     }
   }

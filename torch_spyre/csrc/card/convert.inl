@@ -204,8 +204,9 @@ struct Copy {
 
 // ------------------------------------------------------------------------------------------ rows
 
-SPYRE_SIMD_INLINE bool is_aligned(const void* address) {
-  return reinterpret_cast<uintptr_t>(address) % 32 == 0;
+// Streams that begin inside a cache line would write that line in parts, which is slow.
+SPYRE_SIMD_INLINE bool begins_a_line(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % 64 == 0;
 }
 
 template <class Op>
@@ -218,7 +219,7 @@ SPYRE_SIMD_INLINE void convert_row(std::byte* dst, const std::byte* src, int64_t
                                    Stores stores) {
   constexpr int64_t kFrom = sizeof(typename Op::From), kTo = sizeof(typename Op::To);
   int64_t i = 0;
-  if (stores == Stores::STREAM && is_aligned(dst)) {
+  if (stores == Stores::STREAM && begins_a_line(dst)) {
     for (; i + kLanes <= cols; i += kLanes) {
       stream_lanes(dst + i * kTo, convert_lanes<Op>(src + i * kFrom));
     }

@@ -1,0 +1,114 @@
+"""What the device costs before it computes anything: allocation, eager calls, copies, import.
+
+Each row compares with CPU PyTorch in the same run and states the bound that the project promises.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.timing import best_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement. `ratio` is ours over the peer's time, or what `unit` says."""
+
+    name: str
+    ours: float
+    peer: float
+    unit: str
+    bound: str
+    holds: bool
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.peer
+
+
+def measure() -> list[Row]:
+    """All rows, in the order of the table."""
+    torch.spyre.set_fallback_warning(False)
+    return [empty(), *eager(), *copies(), import_cost()]
+
+
+def empty() -> Row:
+    t = best_of(
+        {
+            "cpu": lambda: torch.empty(4, 4, device="cpu"),
+            "spyre": lambda: torch.empty(4, 4, device="spyre"),
+        },
+        calls=5000,
+    )
+    return Row("torch.empty (4, 4)", t["spyre"], t["cpu"], "us", "<= 1.5x cpu + 1 us", t["spyre"] <= 1.5 * t["cpu"] + 1)
+
+
+def eager() -> list[Row]:
+    rows = []
+    for dtype in (torch.float32, torch.float16):
+        host = torch.randn(4, 4).to(dtype)
+        card = host.to("spyre")
+        operations = {
+            "add": (lambda h=host: h + h, lambda c=card: c + c),
+            "add_": (lambda h=host: h.add_(0), lambda c=card: c.add_(0)),
+            "mm": (lambda h=host: h @ h, lambda c=card: c @ c),
+            "softmax": (lambda h=host: h.softmax(1), lambda c=card: c.softmax(1)),
+        }
+        for name, (on_cpu, on_card) in operations.items():
+            t = best_of({"cpu": on_cpu, "spyre": on_card}, calls=1000)
+            label = f"eager {name} (4, 4) {str(dtype).removeprefix('torch.')}"
+            rows.append(Row(label, t["spyre"], t["cpu"], "us", "<= 15 us", t["spyre"] <= 15))
+    return rows
+
+
+def copies() -> list[Row]:
+    host = torch.randn(4096, 4096).half()
+    target = torch.empty_like(host)
+    card = host.to("spyre")
+    turned = host.to(
+        "spyre", device_layout=torch.spyre.SpyreTensorLayout([4096, 4096], [4096, 1], torch.float16, [1, 0])
+    )
+
+    def restickify() -> None:
+        turned.copy_(card)
+        torch.spyre.synchronize()
+
+    t = best_of(
+        {
+            "memcpy": lambda: target.copy_(host),
+            "cpu -> spyre": lambda: card.copy_(host),
+            "spyre -> cpu": lambda: target.copy_(card),
+            "cpu -> spyre, weight layout": lambda: turned.copy_(host),
+            "spyre -> spyre, restickify": restickify,
+        },
+        calls=1,
+        rounds=25,
+    )
+    memcpy = t.pop("memcpy")
+    rows = []
+    for name, ours in t.items():
+        bounded = name in ("cpu -> spyre", "spyre -> cpu")
+        bound = "speed >= 0.6x of memcpy" if bounded else ""
+        rows.append(Row(f"{name}, (4096, 4096) float16", ours, memcpy, "us", bound, memcpy / ours >= 0.6 or not bounded))
+    return rows
+
+
+def import_cost() -> Row:
+    source = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
+
+    def once(autoload: str) -> float:
+        env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+        run = subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, text=True, check=True)
+        return float(run.stdout) * 1e6
+
+    times: dict[str, list[float]] = {"0": [], "1": []}
+    for _ in range(8):
+        for autoload in times:
+            times[autoload].append(once(autoload))
+    without, with_us = min(times["0"]), min(times["1"])
+    return Row("import torch", with_us, without, "us", "<= 50 ms more", with_us - without <= 50_000)
