@@ -1,1 +1,1 @@
-"""Measurements, always as a ratio to a peer in the same run. `python -m benchmarks` runs them all."""
+"""Measurements, each a ratio to a peer in the same run. `python -m benchmarks` runs them all."""

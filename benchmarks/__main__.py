@@ -18,12 +18,22 @@ def table(rows: list[overheads.Row]) -> str:
     """A Markdown table that is readable as it stands."""
     head = ["what", "spyre", "cpu", "spyre / cpu", "promised", "holds"]
     lines = [
-        [row.name, _time(row.ours), _time(row.peer), f"{row.ratio:.2f}", row.bound or "-", _verdict(row)] for row in rows
+        [
+            row.name,
+            _time(row.ours),
+            _time(row.peer),
+            f"{row.ratio:.2f}",
+            row.bound or "-",
+            _verdict(row),
+        ]
+        for row in rows
     ]
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
     rule = ["-" * width for width in widths]
     return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
         for line in [head, rule, *lines]
     )
 
@@ -41,10 +51,13 @@ def main() -> int:
     text = table(rows)
     print(text)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / "overheads.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    (FOLDER / "overheads.json").write_text(
+        json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    )
     (FOLDER / "overheads.md").write_text(
-        "# Overheads\n\nWritten by `make bench`: times of one call, best of several rounds that alternate between "
-        f"the card and CPU PyTorch {torch.__version__.split('+')[0]} in one process, {torch.get_num_threads()} threads. "
+        "# Overheads\n\nWritten by `make bench`: times of one call, best of several rounds that "
+        f"alternate between the card and CPU PyTorch {torch.__version__.split('+')[0]} in one "
+        f"process, {torch.get_num_threads()} threads. "
         "For copies the peer is a copy from host to host.\n\n" + text + "\n"
     )
     return 0 if all(row.holds for row in rows) else 1

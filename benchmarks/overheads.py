@@ -45,7 +45,14 @@ def empty() -> Row:
         },
         calls=5000,
     )
-    return Row("torch.empty (4, 4)", t["spyre"], t["cpu"], "us", "<= 1.5x cpu + 1 us", t["spyre"] <= 1.5 * t["cpu"] + 1)
+    return Row(
+        "torch.empty (4, 4)",
+        t["spyre"],
+        t["cpu"],
+        "us",
+        "<= 1.5x cpu + 1 us",
+        t["spyre"] <= 1.5 * t["cpu"] + 1,
+    )
 
 
 def eager() -> list[Row]:
@@ -71,7 +78,8 @@ def copies() -> list[Row]:
     target = torch.empty_like(host)
     card = host.to("spyre")
     turned = host.to(
-        "spyre", device_layout=torch.spyre.SpyreTensorLayout([4096, 4096], [4096, 1], torch.float16, [1, 0])
+        "spyre",
+        device_layout=torch.spyre.SpyreTensorLayout([4096, 4096], [4096, 1], torch.float16, [1, 0]),
     )
 
     def restickify() -> None:
@@ -94,7 +102,16 @@ def copies() -> list[Row]:
     for name, ours in t.items():
         bounded = name in ("cpu -> spyre", "spyre -> cpu")
         bound = "speed >= 0.6x of memcpy" if bounded else ""
-        rows.append(Row(f"{name}, (4096, 4096) float16", ours, memcpy, "us", bound, memcpy / ours >= 0.6 or not bounded))
+        rows.append(
+            Row(
+                f"{name}, (4096, 4096) float16",
+                ours,
+                memcpy,
+                "us",
+                bound,
+                memcpy / ours >= 0.6 or not bounded,
+            )
+        )
     return rows
 
 
@@ -103,7 +120,9 @@ def import_cost() -> Row:
 
     def once(autoload: str) -> float:
         env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
-        run = subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", source], env=env, capture_output=True, text=True, check=True
+        )
         return float(run.stdout) * 1e6
 
     times: dict[str, list[float]] = {"0": [], "1": []}

@@ -1,8 +1,8 @@
 """DLFloat16 defined slowly and independently of the card: by its table of values.
 
-A code is 1 sign, 6 exponent (bias 31) and 9 fraction bits. Code 0 is zero; exponent 63 with fraction 511
-is NaN and with fraction 510 infinity; there are no subnormals. Encoding takes the nearest value, ties
-away from zero. Example: round_trip(torch.tensor([65504.0])) is 65536.
+A code is 1 sign, 6 exponent (bias 31) and 9 fraction bits. Code 0 is zero; exponent 63 with
+fraction 511 is NaN and with fraction 510 infinity; there are no subnormals. Encoding takes the
+nearest value, ties away from zero. Example: round_trip(torch.tensor([65504.0])) is 65536.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def round_value(x: float) -> float:
 
 
 def round_trip(host: torch.Tensor) -> torch.Tensor:
-    """What comes back when a host tensor of a dtype stored as DLFloat16 goes to the card and returns."""
+    """What comes back when a host tensor that is stored as DLFloat16 goes to the card."""
     values = [round_value(x) for x in host.double().flatten().tolist()]
     rounded = torch.tensor(values, dtype=torch.float64).view(host.shape)
     if host.dtype == torch.float16:  # 65504 becomes 65536 on the card and must come back as it was

@@ -9,6 +9,7 @@ Example: `CARD.cores` is 32.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Hardware:
 CARD = Hardware()
 
 
-def as_card_arguments(hardware: Hardware = CARD) -> dict[str, int | float]:
+def as_card_arguments(hardware: Hardware = CARD) -> dict[str, Any]:
     """What the C++ card needs to know, as keyword arguments of `_C._set_hardware`."""
     names = (
         "cores",

@@ -1,7 +1,7 @@
 """Moving models to the card.
 
-`module.to("spyre")` comes here: weights of `nn.Linear` get the layout that matmul wants (sticks along
-out_features), so that no re-layout runs per call; everything else gets the default layout.
+`module.to("spyre")` comes here: weights of `nn.Linear` get the layout that matmul wants (sticks
+along out_features), so that no re-layout runs per call; everything else gets the default layout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def load_model_to_spyre(
     device: torch.device | str = DEVICE_NAME,
     non_blocking: bool = False,
 ) -> nn.Module:
-    """Move a model's parameters and buffers to a card, converting floating point ones to `dtype`."""
+    """Move parameters and buffers to a card, converting floating point ones to `dtype`."""
     if dtype is not None:
         _check_dtype(dtype)
     device = torch.device(device)
@@ -31,7 +31,7 @@ def load_model_to_spyre(
         if id(tensor) not in weights or tensor.device.type == DEVICE_NAME:
             return tensor.to(device, wanted, non_blocking)
         layout = linear_weight_layout(tensor, wanted or tensor.dtype)
-        return tensor.to(device, wanted, non_blocking, device_layout=layout)  # type: ignore[call-overload,no-any-return]
+        return tensor.to(device, wanted, non_blocking, device_layout=layout)  # type: ignore[call-overload]
 
     return model._apply(move)
 
@@ -43,11 +43,12 @@ def linear_weight_layout(weight: torch.Tensor, dtype: torch.dtype) -> _C.SpyreTe
 
 def _linear_weights(model: nn.Module) -> list[torch.Tensor]:
     weights = (m.weight for m in model.modules() if isinstance(m, nn.Linear))
-    return [w for w in weights if w.dim() == 2 and w.numel() > 0 and _has_device_format(w.dtype) and _is_dense(w)]
+    return [w for w in weights if w.dim() == 2 and w.numel() > 0 and _can_be_tiled(w)]
 
 
-def _is_dense(weight: torch.Tensor) -> bool:
-    return weight.is_contiguous() or weight.t().is_contiguous()
+def _can_be_tiled(weight: torch.Tensor) -> bool:
+    dense = weight.is_contiguous() or weight.t().is_contiguous()
+    return dense and _has_device_format(weight.dtype)
 
 
 def _has_device_format(dtype: torch.dtype) -> bool:
@@ -60,4 +61,7 @@ def _has_device_format(dtype: torch.dtype) -> bool:
 
 def _check_dtype(dtype: torch.dtype) -> None:
     if not _has_device_format(dtype):
-        raise ValueError(f"Spyre backend does not support dtype {dtype}: models on the card need one that has a device format")
+        raise ValueError(
+            f"Spyre backend does not support dtype {dtype}: a model on the card needs one that "
+            "has a device format, such as torch.float16 or torch.float32"
+        )

@@ -15,6 +15,7 @@ from torch import nn
 
 from torch_spyre import _C, model_transfer
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.device.impl import device as use_card
 
 
 def apply() -> None:
@@ -27,15 +28,19 @@ def apply() -> None:
     _refuse_dlpack()
 
 
+def _replace(owner: Any, name: str, function: Any) -> None:
+    setattr(owner, name, function)
+
+
 def is_spyre(tensor: torch.Tensor) -> bool:
     return tensor.device.type == DEVICE_NAME
 
 
-# -- Tensor.device_tensor_layout(): no hook for device-specific tensor methods ------------------------------
+# -- Tensor.device_tensor_layout(): no hook for device-specific tensor methods ---------------------
 
 
 def _device_tensor_layout(self: torch.Tensor) -> _C.SpyreTensorLayout | None:
-    """How the tensor lies on the card; None on other devices and for dtypes that are carried untiled."""
+    """How the tensor lies on the card; None on other devices and for carried tensors."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     if not is_spyre(self) or isinstance(self, FakeTensor):
@@ -44,35 +49,42 @@ def _device_tensor_layout(self: torch.Tensor) -> _C.SpyreTensorLayout | None:
 
 
 def _add_device_tensor_layout() -> None:
-    torch.Tensor.device_tensor_layout = _device_tensor_layout  # type: ignore[attr-defined]
+    _replace(torch.Tensor, "device_tensor_layout", _device_tensor_layout)
 
 
-# -- Tensor.to(device_layout=...), torch.empty(device_layout=...): no hook for extra keyword arguments --------
+# -- to(device_layout=...), torch.empty(device_layout=...): no hook for extra keyword arguments --
 
 
 def to_with_layout(
-    tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], layout: _C.SpyreTensorLayout
+    tensor: torch.Tensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    layout: _C.SpyreTensorLayout,
 ) -> torch.Tensor:
     """`tensor.to(*args, **kwargs)` into a given layout."""
     copy = kwargs.get("copy", False)
-    target, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **{k: v for k, v in kwargs.items() if k != "copy"})
+    others = {k: v for k, v in kwargs.items() if k != "copy"}
+    target, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **others)
     if target is None:
         target = tensor.device if is_spyre(tensor) else torch.device(DEVICE_NAME)
     if target.type != DEVICE_NAME:
         raise ValueError(f"device_layout needs a {DEVICE_NAME} device, got '{target}'")
     dtype = dtype or tensor.dtype
-    if is_spyre(tensor) and not copy and dtype == tensor.dtype and tensor.device_tensor_layout() == layout:  # type: ignore[attr-defined]
+    if is_spyre(tensor) and not copy and dtype == tensor.dtype:
         same_card = target.index is None or target.index == tensor.device.index
-        if same_card:
+        if same_card and _device_tensor_layout(tensor) == layout:
             return tensor
     source = tensor if _owns_each_element(tensor) else tensor.contiguous()
-    with torch.spyre.device(target):
-        result = _C.spyre_empty_with_layout(list(source.size()), list(source.stride()), dtype, layout)
+    with use_card(target):
+        result = _C.spyre_empty_with_layout(
+            list(source.size()), list(source.stride()), dtype, layout
+        )
     return result.copy_(source, non_blocking=non_blocking)
 
 
 def _owns_each_element(tensor: torch.Tensor) -> bool:
-    return all(stride > 0 or size <= 1 for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    dims = zip(tensor.size(), tensor.stride(), strict=True)
+    return all(stride > 0 or size <= 1 for size, stride in dims)
 
 
 def _add_layout_to_tensor_to() -> None:
@@ -87,7 +99,7 @@ def _add_layout_to_tensor_to() -> None:
             return original(self, *args, **kwargs)
         return to_with_layout(self, args, kwargs, layout)
 
-    torch.Tensor.to = to  # type: ignore[method-assign]
+    _replace(torch.Tensor, "to", to)
 
 
 def _add_layout_to_empty() -> None:
@@ -108,18 +120,21 @@ def _add_layout_to_empty() -> None:
         names = ("dtype", "pin_memory", "memory_format")
         unknown = set(kwargs) - set(names)
         if unknown:
-            raise TypeError(f"torch.empty with device_layout does not take {', '.join(sorted(unknown))}")
+            raise TypeError(
+                f"torch.empty with device_layout does not take {', '.join(sorted(unknown))}"
+            )
         result = _C.empty_with_layout(list(shape), layout, device=device, **kwargs)
         return result.requires_grad_(requires_grad)
 
-    torch.empty = empty  # type: ignore[assignment]
+    _replace(torch, "empty", empty)
 
     # `with torch.device(...)` recognises factory functions by identity and sees the one below ours.
     constructors = torch.utils._device._device_constructors
-    torch.utils._device._device_constructors = functools.lru_cache(1)(lambda: {*constructors(), original})
+    both = functools.lru_cache(1)(lambda: {*constructors(), original})
+    _replace(torch.utils._device, "_device_constructors", both)
 
 
-# -- printing: only a fixed list of device types is copied to the host first --------------------------------
+# -- printing: only a fixed list of device types is copied to the host first -----------------------
 
 
 def _print_from_host() -> None:
@@ -129,10 +144,10 @@ def _print_from_host() -> None:
     def contents(self: torch.Tensor, indent: int) -> str:
         return original(self.cpu() if is_spyre(self) else self, indent)
 
-    torch._tensor_str._tensor_str = contents
+    _replace(torch._tensor_str, "_tensor_str", contents)
 
 
-# -- nn.Module.to: no hook to choose a layout per parameter ----------------------------------------------------
+# -- nn.Module.to: no hook to choose a layout per parameter ----------------------------------------
 
 
 def _transfer_linear_weights() -> None:
@@ -143,19 +158,22 @@ def _transfer_linear_weights() -> None:
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         if device is None or device.type != DEVICE_NAME or memory_format is not None:
             return original(self, *args, **kwargs)
-        return model_transfer.load_model_to_spyre(self, dtype, device=device, non_blocking=non_blocking)
+        return model_transfer.load_model_to_spyre(
+            self, dtype, device=device, non_blocking=non_blocking
+        )
 
-    nn.Module.to = to  # type: ignore[method-assign,assignment]
+    _replace(nn.Module, "to", to)
 
     def spyre(self: nn.Module, device: int | torch.device | None = None) -> nn.Module:
         """Move all parameters and buffers to the card, like `module.to("spyre")`."""
-        where = torch.device(DEVICE_NAME, device) if isinstance(device, int) else torch.device(device or DEVICE_NAME)
-        return self.to(where)
+        if isinstance(device, int):
+            return self.to(torch.device(DEVICE_NAME, device))
+        return self.to(torch.device(device or DEVICE_NAME))
 
-    nn.Module.spyre = spyre  # type: ignore[attr-defined]
+    _replace(nn.Module, "spyre", spyre)
 
 
-# -- DLPack: device memory is tiled and not addressable, so there is nothing to hand out ------------------------
+# -- DLPack: device memory is tiled and not addressable, so there is nothing to hand out -----------
 
 _NO_DLPACK = (
     "a spyre tensor cannot be exported with DLPack: its memory is tiled and lies on the card. "
@@ -181,12 +199,12 @@ def _refuse_dlpack() -> None:
         return original_device(self)
 
     @functools.wraps(original_capsule)
-    def to_dlpack(tensor: torch.Tensor) -> Any:
+    def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if is_spyre(tensor):
             raise BufferError(_NO_DLPACK)
-        return original_capsule(tensor)
+        return original_capsule(tensor, *args, **kwargs)
 
-    torch.Tensor.__dlpack__ = dlpack  # type: ignore[method-assign,assignment]
-    torch.Tensor.__dlpack_device__ = dlpack_device  # type: ignore[method-assign,assignment]
-    torch.to_dlpack = to_dlpack
-    torch.utils.dlpack.to_dlpack = to_dlpack
+    _replace(torch.Tensor, "__dlpack__", dlpack)
+    _replace(torch.Tensor, "__dlpack_device__", dlpack_device)
+    _replace(torch, "to_dlpack", to_dlpack)
+    _replace(torch.utils.dlpack, "to_dlpack", to_dlpack)

@@ -1,6 +1,6 @@
 """What makes `spyre` a device: names, the `torch.spyre` module, tensor methods, patches.
 
-In: a torch that is (nearly) imported. Out: a process in which `torch.device("spyre")` works. Runs in
+In: a torch that is (nearly) imported. Out: a process in which `torch.device("spyre")` works. Takes
 a few milliseconds and starts no card.
 """
 

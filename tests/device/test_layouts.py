@@ -82,15 +82,21 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize(("size", "strides", "order", "dtype", "device_size", "stride_map"), WORKED_EXAMPLES)
+@pytest.mark.parametrize(
+    ("size", "strides", "order", "dtype", "device_size", "stride_map"), WORKED_EXAMPLES
+)
 def test_worked_example_of_the_rule(size, strides, order, dtype, device_size, stride_map):
     layout = layout_of(size, strides, order, dtype)
     assert layout.device_size == device_size
     assert layout.stride_map == stride_map
 
 
-@pytest.mark.parametrize(("size", "strides", "order", "dtype", "device_size", "stride_map"), WORKED_EXAMPLES)
-def test_worked_example_survives_the_round_trip(size, strides, order, dtype, device_size, stride_map):
+@pytest.mark.parametrize(
+    ("size", "strides", "order", "dtype", "device_size", "stride_map"), WORKED_EXAMPLES
+)
+def test_worked_example_survives_the_round_trip(
+    size, strides, order, dtype, device_size, stride_map
+):
     host = host_values(size, dtype)
     layout = layout_of(size, strides, order, dtype)
     on_card = host.to("spyre", device_layout=layout)
@@ -100,8 +106,12 @@ def test_worked_example_survives_the_round_trip(size, strides, order, dtype, dev
 
 @pytest.mark.parametrize("size", [r[0] for r in WORKED_EXAMPLES if r[2] is None and r[3] is FP16])
 def test_plain_to_gives_the_default_layout(size):
-    assert torch.empty(size, dtype=FP16, device="spyre").device_tensor_layout() == SpyreTensorLayout(size, FP16)
-    assert host_values(size, FP16).to("spyre").device_tensor_layout() == SpyreTensorLayout(size, FP16)
+    assert torch.empty(
+        size, dtype=FP16, device="spyre"
+    ).device_tensor_layout() == SpyreTensorLayout(size, FP16)
+    assert host_values(size, FP16).to("spyre").device_tensor_layout() == SpyreTensorLayout(
+        size, FP16
+    )
 
 
 @pytest.mark.parametrize(("size", "device_size", "stride_map"), RAW_EXAMPLES)
@@ -133,7 +143,17 @@ def shapes(draw, max_rank: int = 6) -> list[int]:
 
 
 DTYPES = st.sampled_from(
-    [FP16, torch.bfloat16, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+    [
+        FP16,
+        torch.bfloat16,
+        torch.float32,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    ]
 )
 
 
@@ -145,7 +165,9 @@ def hosts(draw) -> torch.Tensor:
     permutation = draw(st.permutations(range(len(size))))
     margins = [draw(st.integers(0, 2)) for _ in size]
     base = host_values([n + 2 * m for n, m in zip(size, margins, strict=True)], dtype)
-    view = base[tuple(slice(m, m + n) for n, m in zip(size, margins, strict=True))] if size else base
+    view = (
+        base[tuple(slice(m, m + n) for n, m in zip(size, margins, strict=True))] if size else base
+    )
     return view.permute(permutation)
 
 
@@ -191,7 +213,10 @@ def test_over_allocated_axes_survive(data):
 
 
 def test_equality_hash_and_repr():
-    a, b = SpyreTensorLayout([512, 240], FP16), SpyreTensorLayout([4, 512, 64], [64, 240, 1], DataFormats.SEN169_FP16)
+    a, b = (
+        SpyreTensorLayout([512, 240], FP16),
+        SpyreTensorLayout([4, 512, 64], [64, 240, 1], DataFormats.SEN169_FP16),
+    )
     assert a == b and hash(a) == hash(b)
     assert a != SpyreTensorLayout([512, 241], FP16) and a != "layout"
     assert a.with_element_arrangement(ElementArrangement.EXX2) != a
@@ -199,7 +224,11 @@ def test_equality_hash_and_repr():
         "SpyreTensorLayout(device_size=[4, 512, 64], stride_map =[64, 240, 1], "
         "device_dtype=DataFormats.SEN169_FP16)"
     )
-    names = {"SpyreTensorLayout": SpyreTensorLayout, "DataFormats": DataFormats, "ElementArrangement": ElementArrangement}
+    names = {
+        "SpyreTensorLayout": SpyreTensorLayout,
+        "DataFormats": DataFormats,
+        "ElementArrangement": ElementArrangement,
+    }
     for layout in (a, a.with_element_arrangement(ElementArrangement.EXX2)):
         assert eval(repr(layout), names) == layout
 
@@ -239,8 +268,14 @@ def test_encode_constant():
     ("make", "message"),
     [
         (lambda: SpyreTensorLayout([1] * 7, FP16), "Unsupported tensor rank: 7"),
-        (lambda: SpyreTensorLayout([4, 4], [4, 1], FP16, [0]), "Incompatible host_size and dim_order"),
-        (lambda: SpyreTensorLayout([4, 4], torch.float64), "Spyre backend does not support dtype Double"),
+        (
+            lambda: SpyreTensorLayout([4, 4], [4, 1], FP16, [0]),
+            "Incompatible host_size and dim_order",
+        ),
+        (
+            lambda: SpyreTensorLayout([4, 4], torch.float64),
+            "Spyre backend does not support dtype Double",
+        ),
         (lambda: SpyreTensorLayout([4, 64], [64], DataFormats.SEN169_FP16), "stride_map"),
         (lambda: SpyreTensorLayout([4, 32], [32, 1], DataFormats.SEN169_FP16), "64"),
         (lambda: SpyreTensorLayout([4, 64], [-3, 1], DataFormats.SEN169_FP16), "-3"),
@@ -272,7 +307,15 @@ def test_empty_with_layout():
 def test_layout_belongs_to_the_storage():
     layout = SpyreTensorLayout([8, 100], [100, 1], FP16, [1, 0])
     base = host_values([8, 100], FP16).to("spyre", device_layout=layout)
-    for view in (base[2:], base.t(), base.view(-1), base.detach(), torch.nn.Parameter(base), base.data, base[:, 3]):
+    for view in (
+        base[2:],
+        base.t(),
+        base.view(-1),
+        base.detach(),
+        torch.nn.Parameter(base),
+        base.data,
+        base[:, 3],
+    ):
         assert view.device_tensor_layout() == layout
     assert torch.ones(2).device_tensor_layout() is None
 
@@ -305,10 +348,14 @@ def test_reinterpreting_views():
 
 
 def test_linear_weights_get_the_matmul_layout():
-    model = torch.nn.Sequential(torch.nn.Linear(100, 70), torch.nn.LayerNorm(70), torch.nn.Linear(70, 3)).half()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(100, 70), torch.nn.LayerNorm(70), torch.nn.Linear(70, 3)
+    ).half()
     expected = [m.weight.detach().clone() for m in (model[0], model[2])]
     assert model.to("spyre") is model
-    assert model[0].weight.device_tensor_layout() == SpyreTensorLayout([70, 100], [100, 1], FP16, [1, 0])
+    assert model[0].weight.device_tensor_layout() == SpyreTensorLayout(
+        [70, 100], [100, 1], FP16, [1, 0]
+    )
     assert model[1].weight.device_tensor_layout() == SpyreTensorLayout([70], FP16)
     for module, weight in zip((model[0], model[2]), expected, strict=True):
         assert_same(module.weight.cpu().detach(), round_trip(weight))

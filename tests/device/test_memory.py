@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,7 +14,10 @@ MIB = 1 << 20
 
 def test_statistics_are_exact():
     torch.ones(1, device="spyre")
-    before, count = torch.spyre.memory_allocated(), torch.spyre.memory_stats()["allocation.all.current"]
+    before, count = (
+        torch.spyre.memory_allocated(),
+        torch.spyre.memory_stats()["allocation.all.current"],
+    )
     torch.spyre.reset_peak_memory_stats()
     t = torch.empty(100, 100, dtype=torch.float16, device="spyre")  # 2 sticks of 64 a row
     assert torch.spyre.memory_allocated() - before == 2 * 100 * 128
@@ -100,11 +104,18 @@ def test_100000_allocations_from_4_threads_and_8_streams():
                     assert (t.cpu() == value).all(), "another tensor's bytes"
             size = rng.randrange(1, 20_000)
             if i % (25_000 // checked) == 0:
-                live.append((torch.full((size,), seed * 1000 + i % 1000, dtype=torch.int32, device="spyre"), seed * 1000 + i % 1000))
+                live.append(
+                    (
+                        torch.full(
+                            (size,), seed * 1000 + i % 1000, dtype=torch.int32, device="spyre"
+                        ),
+                        seed * 1000 + i % 1000,
+                    )
+                )
             else:
                 live.append((torch.empty(size, dtype=torch.int8, device="spyre"), -1))
         ranges = sorted((t.data_ptr(), t.data_ptr() + t.numel()) for t, _ in live)
-        assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:], strict=False)), "blocks overlap"
+        assert all(a[1] <= b[0] for a, b in pairwise(ranges)), "blocks overlap"
         torch.spyre.set_stream(torch.spyre.default_stream())
         return len(live)
 

@@ -142,7 +142,9 @@ def test_streams_of_unknown_cards_are_refused():
     with pytest.raises(RuntimeError, match="out of range"):
         torch.spyre.Stream(device=4)
     with pytest.raises(RuntimeError, match="spyre stream"):
-        torch.ones(2, device="spyre").record_stream(torch.Stream(stream_id=0, device_index=0, device_type=0))
+        torch.ones(2, device="spyre").record_stream(
+            torch.Stream(stream_id=0, device_index=0, device_type=0)
+        )
 
 
 def test_launch_blocking(script):

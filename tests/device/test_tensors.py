@@ -37,7 +37,9 @@ CARRIED = [
 
 def values(dtype: torch.dtype) -> torch.Tensor:
     base = torch.arange(-6, 6, dtype=torch.float32).reshape(3, 4)
-    return (base.abs() if dtype.is_floating_point is False and not dtype.is_signed else base).to(dtype)
+    return (base.abs() if dtype.is_floating_point is False and not dtype.is_signed else base).to(
+        dtype
+    )
 
 
 @pytest.mark.parametrize("dtype", TILED + CARRIED, ids=str)
@@ -47,8 +49,14 @@ def test_every_dtype_makes_the_round_trip(dtype):
     assert on_card.dtype == dtype and on_card.device.type == "spyre"
     assert (on_card.device_tensor_layout() is None) == (dtype in CARRIED)
     assert torch.equal(on_card.cpu().view(torch.uint8), host.view(torch.uint8))
-    assert torch.equal(on_card[1:, ::2].cpu().contiguous().view(torch.uint8), host[1:, ::2].contiguous().view(torch.uint8))
-    assert torch.equal(on_card.t().clone().cpu().contiguous().view(torch.uint8), host.t().contiguous().view(torch.uint8))
+    assert torch.equal(
+        on_card[1:, ::2].cpu().contiguous().view(torch.uint8),
+        host[1:, ::2].contiguous().view(torch.uint8),
+    )
+    assert torch.equal(
+        on_card.t().clone().cpu().contiguous().view(torch.uint8),
+        host.t().contiguous().view(torch.uint8),
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.complex128], ids=str)
@@ -99,7 +107,13 @@ def test_downcast_warning_once_and_silenceable(script):
 
 def test_all_dlfloat16_values_survive_in_float16_and_float32():
     magnitudes = torch.tensor(MAGNITUDES, dtype=torch.float64)
-    both = torch.cat([magnitudes, -magnitudes, torch.tensor([float("inf"), -float("inf"), float("nan")]).double()])
+    both = torch.cat(
+        [
+            magnitudes,
+            -magnitudes,
+            torch.tensor([float("inf"), -float("inf"), float("nan")]).double(),
+        ]
+    )
     held = both.float().to("spyre", torch.float16)  # DMA converts float32 straight to DLFloat16
     back = torch.empty_like(both, dtype=torch.float32).copy_(held)
     torch.testing.assert_close(back.double(), both, rtol=0, atol=0, equal_nan=True)
@@ -167,7 +181,10 @@ def test_empty_and_zero_dim_tensors():
     assert torch.tensor(3.5, device="spyre").item() == 3.5
     assert torch.ones(3, 0, device="spyre").sum().item() == 0
     assert torch.empty(0, device="spyre").data_ptr() == 0
-    assert torch.cat([torch.empty(0, device="spyre"), torch.ones(2, device="spyre")]).tolist() == [1, 1]
+    assert torch.cat([torch.empty(0, device="spyre"), torch.ones(2, device="spyre")]).tolist() == [
+        1,
+        1,
+    ]
 
 
 def test_resize_keeps_elements():
@@ -199,9 +216,16 @@ def test_memory_formats():
     host = torch.randn(2, 5, 3, 4)
     t = host.to("spyre").to(memory_format=torch.channels_last)
     assert t.is_contiguous(memory_format=torch.channels_last) and torch.equal(t.cpu(), host)
-    assert torch.empty(2, 5, 3, 4, device="spyre", memory_format=torch.channels_last).stride() == (60, 1, 20, 5)
+    assert torch.empty(2, 5, 3, 4, device="spyre", memory_format=torch.channels_last).stride() == (
+        60,
+        1,
+        20,
+        5,
+    )
     turned = host.permute(3, 0, 2, 1)
-    assert turned.to("spyre").stride() == turned.stride() and torch.equal(turned.to("spyre").cpu(), turned)
+    assert turned.to("spyre").stride() == turned.stride() and torch.equal(
+        turned.to("spyre").cpu(), turned
+    )
 
 
 def test_checkpoints_hold_ordinary_tensors(tmp_path, script):
@@ -222,7 +246,9 @@ def test_checkpoints_hold_ordinary_tensors(tmp_path, script):
     )
     back = torch.load(path)
     assert back["t"].device.type == "spyre" and torch.equal(back["t"].cpu(), t.cpu())
-    assert back["t"].device_tensor_layout() == torch.spyre.SpyreTensorLayout([70, 100], torch.float16)
+    assert back["t"].device_tensor_layout() == torch.spyre.SpyreTensorLayout(
+        [70, 100], torch.float16
+    )
     assert back["rows"].data_ptr() != back["t"].data_ptr()
     assert back["t"].untyped_storage().data_ptr() == back["rows"].untyped_storage().data_ptr()
     torch.save(host, path)
@@ -249,7 +275,9 @@ def test_pinned_memory():
     host = torch.randn(100).pin_memory()
     assert host.is_pinned() and not torch.randn(3).is_pinned() and host[50:].is_pinned()
     assert torch.equal(host.to("spyre", non_blocking=True).cpu(), host)
-    loader = torch.utils.data.DataLoader(list(torch.arange(8.0)), batch_size=4, pin_memory=True, num_workers=1)
+    loader = torch.utils.data.DataLoader(
+        list(torch.arange(8.0)), batch_size=4, pin_memory=True, num_workers=1
+    )
     batches = [batch.to("spyre", non_blocking=True).cpu() for batch in loader]
     assert torch.cat(batches).tolist() == list(range(8))
     with pytest.raises(RuntimeError, match="Pin memory can only be on CPU"):
@@ -260,7 +288,9 @@ def test_printing_reads_the_host_copy():
     torch.spyre.reset_fallback_counts()
     t = torch.tensor([1.0, 2.5]).to("spyre")
     assert repr(t) == "tensor([1.0000, 2.5000], device='spyre:0')"
-    assert "device='spyre:0', dtype=torch.float16, requires_grad=True)" in repr(torch.ones(2).half().to("spyre").requires_grad_())
+    assert "device='spyre:0', dtype=torch.float16, requires_grad=True)" in repr(
+        torch.ones(2).half().to("spyre").requires_grad_()
+    )
     assert torch.spyre.fallback_counts() == {}
 
 
@@ -273,7 +303,11 @@ def test_printing_reads_the_host_copy():
         (lambda t: t + torch.ones(4), RuntimeError, "spyre:0 and cpu"),
         (lambda t: torch.empty(2**62, 4, device="spyre"), RuntimeError, "overflow"),
         (lambda t: torch.empty(-1, device="spyre"), RuntimeError, "negative"),
-        (lambda t: torch.empty(2, device="spyre", layout=torch.sparse_coo), RuntimeError, "(?i)sparse|strided"),
+        (
+            lambda t: torch.empty(2, device="spyre", layout=torch.sparse_coo),
+            RuntimeError,
+            "(?i)sparse|strided",
+        ),
         (lambda t: t.to_sparse(), NotImplementedError, "(?i)sparse"),
         (lambda t: t.to("meta").to("spyre"), (RuntimeError, NotImplementedError), "meta"),
     ],

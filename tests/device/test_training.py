@@ -56,7 +56,10 @@ def test_gradients_have_layouts_and_accumulate():
     x, y = (t.to("spyre") for t in batch())
     for _ in range(2):
         nn.functional.cross_entropy(net(x), y).backward()
-    assert net[0].weight.grad.device.type == "spyre" and net[0].weight.grad.device_tensor_layout() is not None
+    assert (
+        net[0].weight.grad.device.type == "spyre"
+        and net[0].weight.grad.device_tensor_layout() is not None
+    )
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         a = torch.ones(3, device="spyre", requires_grad=True)
         b = a * 2
@@ -67,7 +70,13 @@ def test_gradients_have_layouts_and_accumulate():
 
 def test_convolution_and_batch_norm_train():
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.ConvTranspose2d(6, 2, 2))
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.ConvTranspose2d(6, 2, 2),
+    )
     twin = copy.deepcopy(net).to("spyre")
     x = torch.randn(2, 3, 8, 8)
     net(x).sum().backward()
@@ -79,7 +88,10 @@ def test_convolution_and_batch_norm_train():
 
 def test_rnn_and_attention_modules():
     torch.manual_seed(0)
-    lstm, attention = nn.LSTM(5, 7, 2, bidirectional=True), nn.MultiheadAttention(8, 2, batch_first=True)
+    lstm, attention = (
+        nn.LSTM(5, 7, 2, bidirectional=True),
+        nn.MultiheadAttention(8, 2, batch_first=True),
+    )
     x, q = torch.randn(4, 3, 5), torch.randn(2, 6, 8)
     expected = lstm(x)[0], attention(q, q, q)[0]
     lstm.to("spyre"), attention.to("spyre")
@@ -111,7 +123,9 @@ def test_autocast():
         assert torch.exp(out).dtype == torch.float32
         loss = nn.functional.cross_entropy(net(x), y)
         with pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
-            nn.functional.binary_cross_entropy(torch.rand(3, device="spyre"), torch.rand(3, device="spyre"))
+            nn.functional.binary_cross_entropy(
+                torch.rand(3, device="spyre"), torch.rand(3, device="spyre")
+            )
     scaler = torch.amp.GradScaler("spyre", init_scale=128.0)
     opt = torch.optim.SGD(net.parameters(), 0.1)
     scaler.scale(loss).backward()
@@ -128,9 +142,15 @@ def test_functional_transforms():
     on_card = x.to("spyre")
     torch.testing.assert_close(torch.func.grad(f)(on_card).cpu(), torch.func.grad(f)(x))
     torch.testing.assert_close(torch.func.vmap(f)(on_card).cpu(), torch.func.vmap(f)(x))
-    torch.testing.assert_close(torch.func.vmap(torch.func.grad(f))(on_card).cpu(), torch.func.vmap(torch.func.grad(f))(x))
-    torch.testing.assert_close(torch.func.jacrev(torch.tanh)(on_card[0]).cpu(), torch.func.jacrev(torch.tanh)(x[0]))
-    assert torch.autograd.gradcheck(torch.tanh, (torch.randn(3, dtype=torch.float64, device="spyre", requires_grad=True),))
+    torch.testing.assert_close(
+        torch.func.vmap(torch.func.grad(f))(on_card).cpu(), torch.func.vmap(torch.func.grad(f))(x)
+    )
+    torch.testing.assert_close(
+        torch.func.jacrev(torch.tanh)(on_card[0]).cpu(), torch.func.jacrev(torch.tanh)(x[0])
+    )
+    assert torch.autograd.gradcheck(
+        torch.tanh, (torch.randn(3, dtype=torch.float64, device="spyre", requires_grad=True),)
+    )
 
 
 def test_activation_checkpointing_with_dropout():

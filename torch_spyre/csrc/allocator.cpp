@@ -15,8 +15,8 @@ struct Alias {
 void report(card::Block* block, int64_t change, card::Memory& memory) {
   if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
   auto stats = memory.stats();
-  c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(block->address), change, stats.allocated_bytes.current,
-                                   stats.reserved_bytes.current,
+  c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(block->address), change,
+                                   stats.allocated_bytes.current, stats.reserved_bytes.current,
                                    c10::Device(kSpyre, static_cast<c10::DeviceIndex>(block->card)));
 }
 
@@ -46,12 +46,14 @@ class SpyreAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override { return allocate_on(current_device(), bytes); }
   void copy_data(void*, const void*, std::size_t) const override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "spyre memory is not addressable by the host; copy tensors instead");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "spyre memory is not addressable by the host; copy tensors instead");
   }
   bool initialized() override { return is_started() && !in_bad_fork(); }
   void emptyCache(c10::MempoolId_t) override {
     if (!initialized()) return;
-    for (int i = 0; i < device_count(); i++) get_card(static_cast<c10::DeviceIndex>(i)).memory.empty_cache();
+    for (int i = 0; i < device_count(); i++)
+      get_card(static_cast<c10::DeviceIndex>(i)).memory.empty_cache();
   }
   // Queued work holds its blocks until it is done: there is nothing to remember.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
@@ -67,8 +69,12 @@ class SpyreAllocator final : public c10::DeviceAllocator {
     result.num_ooms = stats.num_ooms;
     return result;
   }
-  void resetAccumulatedStats(c10::DeviceIndex device) override { get_card(device).memory.reset_accumulated_stats(); }
-  void resetPeakStats(c10::DeviceIndex device) override { get_card(device).memory.reset_peak_stats(); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    get_card(device).memory.reset_accumulated_stats();
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    get_card(device).memory.reset_peak_stats();
+  }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     auto& memory = get_card(device).memory;
     return {memory.free_bytes(), memory.capacity()};
@@ -100,7 +106,8 @@ card::Block* block_of(const c10::DataPtr& data) {
   void* context = data.get_context();
   if (context == nullptr) return nullptr;
   if (data.get_deleter() == &delete_alias) return static_cast<Alias*>(context)->block;
-  TORCH_INTERNAL_ASSERT(data.get_deleter() == &delete_block, "memory that the spyre allocator did not make");
+  TORCH_INTERNAL_ASSERT(data.get_deleter() == &delete_block,
+                        "memory that the spyre allocator did not make");
   return static_cast<card::Block*>(context);
 }
 

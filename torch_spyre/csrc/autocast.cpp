@@ -1,4 +1,5 @@
-// Automatic mixed precision: PyTorch's own op lists, bound to the device; everything else falls through.
+// Automatic mixed precision: PyTorch's own op lists, bound to the device; everything else falls
+// through.
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -7,15 +8,17 @@
 namespace spyre {
 namespace {
 
-using namespace at;                 // the macros below name ops and types unqualified
+using namespace at;  // the macros below name ops and types unqualified
 using at::autocast::CastPolicy;
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 // As on CUDA: in half precision its gradient overflows before anybody notices.
-Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
+Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&,
+                                   int64_t) {
   TORCH_CHECK(false,
-              "binary_cross_entropy is unsafe under autocast; use binary_cross_entropy_with_logits, which is safe, "
+              "binary_cross_entropy is unsafe under autocast; use "
+              "binary_cross_entropy_with_logits, which is safe, "
               "or disable autocast for this call");
 }
 

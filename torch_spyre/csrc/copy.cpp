@@ -20,14 +20,18 @@ namespace {
 std::atomic<int> g_downcast_warning{-1};  // -1: as the settings say
 std::atomic<bool> g_downcast_warned{false};
 
-card::View view_of(const at::Tensor& t) { return {t.sizes().vec(), t.strides().vec(), t.storage_offset()}; }
+card::View view_of(const at::Tensor& t) {
+  return {t.sizes().vec(), t.strides().vec(), t.storage_offset()};
+}
 
 // True when DMA can address the tensor's elements where they lie.
 bool addressable(const SpyreStorageImpl& storage, c10::ScalarType dtype) {
   return !storage.tiling || storage.tiling->dtype == dtype;
 }
 
-double transfer_us(const card::Hardware& hw, int64_t bytes) { return hw.dma_us + static_cast<double>(bytes) / hw.host_bytes_per_us; }
+double transfer_us(const card::Hardware& hw, int64_t bytes) {
+  return hw.dma_us + static_cast<double>(bytes) / hw.host_bytes_per_us;
+}
 
 int64_t numel(const card::View& view) {
   int64_t n = 1;
@@ -35,12 +39,15 @@ int64_t numel(const card::View& view) {
   return n;
 }
 
-int64_t device_bytes_of(const SpyreStorageImpl& storage, const card::View& view, int64_t elem_bytes) {
-  int64_t bytes = storage.tiling ? card::bytes_per_elem(storage.tiling->placement.layout.format) : elem_bytes;
+int64_t device_bytes_of(const SpyreStorageImpl& storage, const card::View& view,
+                        int64_t elem_bytes) {
+  int64_t bytes =
+      storage.tiling ? card::bytes_per_elem(storage.tiling->placement.layout.format) : elem_bytes;
   return numel(view) * bytes;
 }
 
-card::Job transfer_job(SpyreStorageImpl& storage, const char* name, card::Engine engine, int64_t bytes) {
+card::Job transfer_job(SpyreStorageImpl& storage, const char* name, card::Engine engine,
+                       int64_t bytes) {
   card::Job job;
   auto* block = storage.block();
   auto& card = get_card(static_cast<c10::DeviceIndex>(block->card));
@@ -62,8 +69,8 @@ card::HostSide host_side(const at::Tensor& host, bool tiled) {
 }
 
 bool is_whole_storage_bytes(const at::Tensor& t) {
-  return t.scalar_type() == at::kByte && t.dim() == 1 && t.storage_offset() == 0 && t.stride(0) == 1 &&
-         static_cast<size_t>(t.numel()) == t.storage().nbytes();
+  return t.scalar_type() == at::kByte && t.dim() == 1 && t.storage_offset() == 0 &&
+         t.stride(0) == 1 && static_cast<size_t>(t.numel()) == t.storage().nbytes();
 }
 
 // A host tensor over the de-tiled bytes of a spyre storage, viewed like `t`.
@@ -80,9 +87,11 @@ void read_into(const at::Tensor& src, const at::Tensor& host, bool non_blocking)
     return;
   }
   bool tiled = storage.tiling != nullptr;
-  if (tiled ? !converts_directly(host.scalar_type(), src.scalar_type()) : host.scalar_type() != src.scalar_type()) {
-    auto same_type = at::empty_strided(src.sizes(), at::infer_dense_strides(src.sizes(), src.strides()),
-                                       src.options().device(at::kCPU));
+  if (tiled ? !converts_directly(host.scalar_type(), src.scalar_type())
+            : host.scalar_type() != src.scalar_type()) {
+    auto same_type =
+        at::empty_strided(src.sizes(), at::infer_dense_strides(src.sizes(), src.strides()),
+                          src.options().device(at::kCPU));
     read_into(src, same_type, false);
     host.copy_(same_type);
     return;
@@ -95,7 +104,8 @@ void read_into(const at::Tensor& src, const at::Tensor& host, bool non_blocking)
   auto job = transfer_job(storage, "copy spyre -> cpu", card::Engine::CARD_TO_HOST,
                           device_bytes_of(storage, view_of(src), elem_bytes));
   auto from = card_side(storage, elem_bytes);
-  job.run = [from, view = view_of(src), side = std::move(side), keep = host, tiling = storage.tiling] {
+  job.run = [from, view = view_of(src), side = std::move(side), keep = host,
+             tiling = storage.tiling] {
     card::copy_from_card(from, view, side, numerics(), thread_pool());
   };
   queue_of(storage).submit(std::move(job));
@@ -109,7 +119,8 @@ void write_from(at::Tensor host, const at::Tensor& dst, bool non_blocking) {
     return write_image(storage, image);
   }
   bool tiled = storage.tiling != nullptr;
-  if (tiled ? !converts_directly(host.scalar_type(), dst.scalar_type()) : host.scalar_type() != dst.scalar_type()) {
+  if (tiled ? !converts_directly(host.scalar_type(), dst.scalar_type())
+            : host.scalar_type() != dst.scalar_type()) {
     host = host.to(dst.scalar_type());
     non_blocking = false;  // the pinned memory is not ours any more
   }
@@ -127,7 +138,8 @@ void write_from(at::Tensor host, const at::Tensor& dst, bool non_blocking) {
   auto job = transfer_job(storage, "copy cpu -> spyre", card::Engine::HOST_TO_CARD,
                           device_bytes_of(storage, view_of(dst), elem_bytes));
   auto to = card_side(storage, elem_bytes);
-  job.run = [to, view = view_of(dst), side = std::move(side), keep = host, tiling = storage.tiling] {
+  job.run = [to, view = view_of(dst), side = std::move(side), keep = host,
+             tiling = storage.tiling] {
     bool fits = card::copy_to_card(to, view, side, numerics(), thread_pool());
     TORCH_INTERNAL_ASSERT(fits);
   };
@@ -153,11 +165,13 @@ void copy_on_cards(const at::Tensor& src, const at::Tensor& dst) {
   job.stream = current_stream_id(dst_index);
   job.engine = card::Engine::COMPUTE;
   job.device_us = src_index == dst_index
-                      ? card.hardware.job_us + 2.0 * static_cast<double>(bytes) / card.hardware.memory_bytes_per_us
+                      ? card.hardware.job_us +
+                            2.0 * static_cast<double>(bytes) / card.hardware.memory_bytes_per_us
                       : transfer_us(card.hardware, bytes);
   job.uses = {to.block()};
-  job.run = [source = card_side(from, elem_bytes), source_view = view_of(src), target = card_side(to, elem_bytes),
-             target_view = view_of(dst), keep_source = from.tiling, keep_target = to.tiling] {
+  job.run = [source = card_side(from, elem_bytes), source_view = view_of(src),
+             target = card_side(to, elem_bytes), target_view = view_of(dst),
+             keep_source = from.tiling, keep_target = to.tiling] {
     card::copy_on_card(source, source_view, target, target_view, thread_pool());
   };
   if (src_index == dst_index) {
@@ -170,10 +184,13 @@ void copy_on_cards(const at::Tensor& src, const at::Tensor& dst) {
   int source_stream = current_stream_id(src_index);
   card.queue.wait(job.stream, source_card.queue.record(source_stream));
   int stream = job.stream;
-  // The queue holds blocks of its own card only; the source's goes with the job, whatever becomes of it.
+  // The queue holds blocks of its own card only; the source's goes with the job, whatever becomes
+  // of it.
   auto* source_block = from.block();
   source_card.memory.retain(source_block);
-  std::shared_ptr<void> held(source_block, [&source_card, source_block](void*) { source_card.memory.release(source_block); });
+  std::shared_ptr<void> held(source_block, [&source_card, source_block](void*) {
+    source_card.memory.release(source_block);
+  });
   job.run = [run = std::move(job.run), held = std::move(held)] { run(); };
   card.queue.submit(std::move(job));
   source_card.queue.wait(source_stream, card.queue.record(stream));
@@ -182,7 +199,8 @@ void copy_on_cards(const at::Tensor& src, const at::Tensor& dst) {
 void copy_spyre_to_spyre(const at::Tensor& src, const at::Tensor& dst) {
   auto& from = *spyre_storage(src);
   auto& to = *spyre_storage(dst);
-  bool whole = is_whole_storage_bytes(src) && is_whole_storage_bytes(dst) && &from != &to && from.nbytes() == to.nbytes();
+  bool whole = is_whole_storage_bytes(src) && is_whole_storage_bytes(dst) && &from != &to &&
+               from.nbytes() == to.nbytes();
   if (whole && from.tiling && !to.tiling && from.device() == to.device()) {
     // UntypedStorage.copy_, as deepcopy and clone use it: the copy gets the same tiling.
     to.set_data_ptr_noswap(allocate_on(to.device().index(), from.block()->requested));
@@ -206,16 +224,20 @@ void copy_spyre_to_spyre(const at::Tensor& src, const at::Tensor& dst) {
 
 bool same_view(const at::Tensor& a, const at::Tensor& b) {
   return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
-         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         a.scalar_type() == b.scalar_type();
+         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
 }
 
 // Conjugate and negative bits live on the tensor, not in memory.
-bool same_bits(const at::Tensor& a, const at::Tensor& b) { return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg(); }
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
 
-// Below the dispatcher: detach() of a conjugate tensor would resolve it, which copies, which leads here.
+// Below the dispatcher: detach() of a conjugate tensor would resolve it, which copies, which leads
+// here.
 at::Tensor clear_bits(const at::Tensor& t) {
-  auto plain = at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), false));
+  auto plain =
+      at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), false));
   plain._set_conj(false);
   plain._set_neg(false);
   return plain;
@@ -238,8 +260,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 // The stock handling of lazy conjugation resolves the source by a copy, which would come back here.
-TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
-TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
 
 void copy_from_d2d(const at::Tensor& src, at::Tensor& dst) { copy_tensor(src, dst, false); }
 
@@ -262,33 +288,40 @@ void copy_tensor(const at::Tensor& src_in, const at::Tensor& dst, bool non_block
   if (from_spyre && to_spyre) {
     if (!same_view(src, dst)) copy_spyre_to_spyre(src, dst);
   } else if (to_spyre) {
-    TORCH_CHECK(src.is_cpu(), "cannot copy from ", src.device(), " to ", dst.device(), "; copy through the cpu");
-    TORCH_CHECK(src.layout() == c10::kStrided, "spyre tensors are strided; cannot copy a tensor with layout ", src.layout());
+    TORCH_CHECK(src.is_cpu(), "cannot copy from ", src.device(), " to ", dst.device(),
+                "; copy through the cpu");
+    TORCH_CHECK(src.layout() == c10::kStrided,
+                "spyre tensors are strided; cannot copy a tensor with layout ", src.layout());
     write_from(src, dst, non_blocking);
   } else {
-    TORCH_CHECK(dst.is_cpu(), "cannot copy from ", src.device(), " to ", dst.device(), "; copy through the cpu");
-    TORCH_CHECK(dst.layout() == c10::kStrided, "spyre tensors are strided; cannot copy into a tensor with layout ", dst.layout());
+    TORCH_CHECK(dst.is_cpu(), "cannot copy from ", src.device(), " to ", dst.device(),
+                "; copy through the cpu");
+    TORCH_CHECK(dst.layout() == c10::kStrided,
+                "spyre tensors are strided; cannot copy into a tensor with layout ", dst.layout());
     read_into(src, dst, non_blocking);
   }
 }
 
 at::Tensor to_host(const at::Tensor& tensor) {
-  auto strides = tensor.is_non_overlapping_and_dense() ? tensor.strides().vec()
-                                                       : at::infer_dense_strides(tensor.sizes(), tensor.strides());
+  auto strides = tensor.is_non_overlapping_and_dense()
+                     ? tensor.strides().vec()
+                     : at::infer_dense_strides(tensor.sizes(), tensor.strides());
   auto host = at::empty_strided(tensor.sizes(), strides, tensor.options().device(at::kCPU));
   if (tensor.numel() > 0) read_into(tensor, host, false);
   return host;
 }
 
 at::Tensor to_spyre(const at::Tensor& tensor, c10::DeviceIndex device) {
-  auto strides = tensor.is_non_overlapping_and_dense() ? tensor.strides().vec()
-                                                       : at::infer_dense_strides(tensor.sizes(), tensor.strides());
+  auto strides = tensor.is_non_overlapping_and_dense()
+                     ? tensor.strides().vec()
+                     : at::infer_dense_strides(tensor.sizes(), tensor.strides());
   auto result = new_tensor(tensor.sizes(), strides, tensor.scalar_type(), device);
   if (tensor.numel() > 0) write_from(tensor, result, false);
   return result;
 }
 
-void read_view(SpyreStorageImpl& storage, const card::View& view, const card::HostSide& host, int64_t elem_bytes) {
+void read_view(SpyreStorageImpl& storage, const card::View& view, const card::HostSide& host,
+               int64_t elem_bytes) {
   auto job = transfer_job(storage, "copy spyre -> cpu", card::Engine::CARD_TO_HOST,
                           device_bytes_of(storage, view, elem_bytes));
   auto from = card_side(storage, elem_bytes);
@@ -297,7 +330,8 @@ void read_view(SpyreStorageImpl& storage, const card::View& view, const card::Ho
   queue_of(storage).run(std::move(job));
 }
 
-bool write_view(SpyreStorageImpl& storage, const card::View& view, const card::HostSide& host, int64_t elem_bytes) {
+bool write_view(SpyreStorageImpl& storage, const card::View& view, const card::HostSide& host,
+                int64_t elem_bytes) {
   auto job = transfer_job(storage, "copy cpu -> spyre", card::Engine::HOST_TO_CARD,
                           device_bytes_of(storage, view, elem_bytes));
   auto to = card_side(storage, elem_bytes);
@@ -319,14 +353,17 @@ void warn_downcast(bool values_do_not_fit) {
   if (!get_downcast_warning()) return;
   if (values_do_not_fit) {
     TORCH_WARN_ONCE(
-        "an int64 value does not fit int32, the card's integer format: this tensor is carried as host bytes, exact but "
-        "out of reach of compiled kernels. Silence this with torch.spyre.set_downcast_warning(False) or "
+        "an int64 value does not fit int32, the card's integer format: this tensor is carried as "
+        "host bytes, exact but "
+        "out of reach of compiled kernels. Silence this with "
+        "torch.spyre.set_downcast_warning(False) or "
         "TORCH_SPYRE_DOWNCAST_WARN=0");
     return;
   }
   if (g_downcast_warned.exchange(true)) return;
   TORCH_WARN(
-      "int64 tensors are stored as int32 on the card (int64->int32); values that do not fit are kept as host bytes. "
+      "int64 tensors are stored as int32 on the card (int64->int32); values that do not fit are "
+      "kept as host bytes. "
       "Silence this with torch.spyre.set_downcast_warning(False) or TORCH_SPYRE_DOWNCAST_WARN=0");
 }
 

@@ -41,7 +41,8 @@ card::DataFormat device_format(ScalarType dtype) {
 
 card::DataFormat checked_device_format(ScalarType dtype) {
   auto format = device_format(dtype);
-  TORCH_CHECK(format != DataFormat::INVALID, "Spyre backend does not support dtype ", c10::toString(dtype));
+  TORCH_CHECK(format != DataFormat::INVALID, "Spyre backend does not support dtype ",
+              c10::toString(dtype));
   return format;
 }
 

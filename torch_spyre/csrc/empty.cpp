@@ -17,7 +17,8 @@ c10::DeviceIndex target_device(std::optional<at::Device> device) {
 }
 
 void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
-  TORCH_CHECK(!layout || *layout == c10::kStrided, "spyre tensors are strided; got layout ", *layout);
+  TORCH_CHECK(!layout || *layout == c10::kStrided, "spyre tensors are strided; got layout ",
+              *layout);
   TORCH_CHECK(!pin_memory || !*pin_memory, "Pin memory can only be on CPU");
 }
 
@@ -32,11 +33,13 @@ c10::SmallVector<int64_t, 6> contiguous_strides(c10::IntArrayRef sizes) {
   return strides;
 }
 
-c10::SmallVector<int64_t, 6> strides_for(c10::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+c10::SmallVector<int64_t, 6> strides_for(c10::IntArrayRef sizes,
+                                         std::optional<at::MemoryFormat> format) {
   auto wanted = format.value_or(at::MemoryFormat::Contiguous);
   if (wanted == at::MemoryFormat::ChannelsLast || wanted == at::MemoryFormat::ChannelsLast3d) {
-    auto strides = wanted == at::MemoryFormat::ChannelsLast ? c10::get_channels_last_strides_2d(sizes)
-                                                            : c10::get_channels_last_strides_3d(sizes);
+    auto strides = wanted == at::MemoryFormat::ChannelsLast
+                       ? c10::get_channels_last_strides_2d(sizes)
+                       : c10::get_channels_last_strides_3d(sizes);
     return {strides.begin(), strides.end()};
   }
   TORCH_CHECK(wanted == at::MemoryFormat::Contiguous || wanted == at::MemoryFormat::Preserve,
@@ -46,19 +49,23 @@ c10::SmallVector<int64_t, 6> strides_for(c10::IntArrayRef sizes, std::optional<a
 
 at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
                                std::optional<at::Layout> layout, std::optional<at::Device> device,
-                               std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+                               std::optional<bool> pin_memory,
+                               std::optional<at::MemoryFormat> format) {
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
-  return new_tensor(sizes, strides_for(sizes, format), c10::dtype_or_default(dtype), target_device(device));
+  return new_tensor(sizes, strides_for(sizes, format), c10::dtype_or_default(dtype),
+                    target_device(device));
 }
 
-at::Tensor make_empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<at::ScalarType> dtype,
-                              std::optional<at::Layout> layout, std::optional<at::Device> device,
-                              std::optional<bool> pin_memory) {
+at::Tensor make_empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                              std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                              std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
-  TORCH_CHECK(sizes.size() == strides.size(), "sizes ", sizes, " and strides ", strides, " differ in length");
-  for (auto stride : strides) TORCH_CHECK(stride >= 0, "strides must not be negative, got ", strides);
+  TORCH_CHECK(sizes.size() == strides.size(), "sizes ", sizes, " and strides ", strides,
+              " differ in length");
+  for (auto stride : strides)
+    TORCH_CHECK(stride >= 0, "strides must not be negative, got ", strides);
   return new_tensor(sizes, strides, c10::dtype_or_default(dtype), target_device(device));
 }
 
@@ -69,19 +76,22 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 }  // namespace
 
-at::Tensor spyre_empty_with_layout(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype,
-                                   const card::StickLayout& layout) {
-  return new_tensor(sizes, strides, dtype, current_device(), explicit_tiling(sizes, strides, dtype, layout));
+at::Tensor spyre_empty_with_layout(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                   at::ScalarType dtype, const card::StickLayout& layout) {
+  return new_tensor(sizes, strides, dtype, current_device(),
+                    explicit_tiling(sizes, strides, dtype, layout));
 }
 
 at::Tensor empty_with_layout(c10::IntArrayRef sizes, const card::StickLayout& layout,
                              std::optional<at::ScalarType> dtype, std::optional<at::Device> device,
-                             std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+                             std::optional<bool> pin_memory,
+                             std::optional<at::MemoryFormat> format) {
   check_options(std::nullopt, pin_memory);
   at::detail::check_size_nonnegative(sizes);
   auto strides = strides_for(sizes, format);
   auto type = c10::dtype_or_default(dtype);
-  return new_tensor(sizes, strides, type, target_device(device), explicit_tiling(sizes, strides, type, layout));
+  return new_tensor(sizes, strides, type, target_device(device),
+                    explicit_tiling(sizes, strides, type, layout));
 }
 
 }  // namespace spyre

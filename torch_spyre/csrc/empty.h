@@ -7,10 +7,11 @@
 
 namespace spyre {
 
-at::Tensor spyre_empty_with_layout(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype,
-                                   const card::StickLayout& layout);
+at::Tensor spyre_empty_with_layout(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                   at::ScalarType dtype, const card::StickLayout& layout);
 at::Tensor empty_with_layout(c10::IntArrayRef sizes, const card::StickLayout& layout,
                              std::optional<at::ScalarType> dtype, std::optional<at::Device> device,
-                             std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format);
+                             std::optional<bool> pin_memory,
+                             std::optional<at::MemoryFormat> format);
 
 }  // namespace spyre

@@ -6,7 +6,8 @@
 //   2. replace tensors, devices and generators in the stack by their host twins;
 //   3. run the CPU kernel;
 //   4. copy written arguments back (an `out=` that the kernel resized is resized on the card);
-//   5. replace the results: an alias of an argument by that argument, a view by the same view of the
+//   5. replace the results: an alias of an argument by that argument, a view by the same view of
+//   the
 //      device tensor, everything else by a new device tensor.
 
 #include "fallback.h"
@@ -35,7 +36,8 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// ---- counting and reporting -------------------------------------------------------------------------
+// ---- counting and reporting
+// -------------------------------------------------------------------------
 
 std::mutex g_counts_mutex;
 struct Count {
@@ -48,7 +50,8 @@ std::atomic<void (*)(const std::string&)> g_warner{nullptr};
 std::atomic<int> g_warning{-1};  // -1: as the settings say
 
 std::string full_name(const c10::FunctionSchema& schema) {
-  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+  return schema.overload_name().empty() ? schema.name()
+                                        : schema.name() + "." + schema.overload_name();
 }
 
 void count(const c10::FunctionSchema& schema) {
@@ -64,7 +67,8 @@ void count(const c10::FunctionSchema& schema) {
   if (first && warner != nullptr) warner(full_name(schema));
 }
 
-// ---- host twins of device tensors ---------------------------------------------------------------------
+// ---- host twins of device tensors
+// ---------------------------------------------------------------------
 
 bool on_spyre(const at::Tensor& t) { return t.defined() && t.device().type() == kSpyre; }
 
@@ -76,8 +80,9 @@ struct Twin {
 };
 
 bool same_view(const at::Tensor& a, const at::Tensor& b) {
-  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
+         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 c10::StorageImpl* storage_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
@@ -145,7 +150,8 @@ class Twins {
 
   void make_on_image(Twin& twin) {
     for (auto& other : twins_) {  // the very same view twice needs no image
-      if (&other != &twin && other.host.defined() && storage_of(other.device) == storage_of(twin.device) &&
+      if (&other != &twin && other.host.defined() &&
+          storage_of(other.device) == storage_of(twin.device) &&
           same_view(other.device, twin.device)) {
         twin.host = other.host;
         return;
@@ -154,15 +160,19 @@ class Twins {
     auto& image = images_[storage_of(twin.device)];
     if (!image.defined()) image = read_image(*spyre_storage(twin.device));
     twin.host = at::empty({0}, twin.device.options().device(at::kCPU));
-    twin.host.set_(image.storage(), twin.device.storage_offset(), twin.device.sizes(), twin.device.strides());
+    twin.host.set_(image.storage(), twin.device.storage_offset(), twin.device.sizes(),
+                   twin.device.strides());
     copy_bits(twin);
   }
 
   static at::Tensor make_alone(Twin& twin) {
     const auto& t = twin.device;
     if (!twin.contents) {
-      auto strides = t.is_non_overlapping_and_dense() ? t.strides().vec() : at::infer_dense_strides(t.sizes(), t.strides());
-      if (!is_expanded(t)) return at::empty_strided(t.sizes(), strides, t.options().device(at::kCPU));
+      auto strides = t.is_non_overlapping_and_dense()
+                         ? t.strides().vec()
+                         : at::infer_dense_strides(t.sizes(), t.strides());
+      if (!is_expanded(t))
+        return at::empty_strided(t.sizes(), strides, t.options().device(at::kCPU));
     }
     twin.host = is_expanded(t) ? read_expanded(t) : to_host(t);
     copy_bits(twin);
@@ -181,12 +191,14 @@ class Twins {
   std::unordered_map<c10::StorageImpl*, at::Tensor> images_;
 };
 
-// ---- generators -----------------------------------------------------------------------------------------
+// ---- generators
+// -----------------------------------------------------------------------------------------
 
 // CPU kernels take CPU generators only: one that carries the device generator's state stands in.
 class GeneratorLoan {
  public:
-  explicit GeneratorLoan(at::Generator lender) : lender_(std::move(lender)), stand_in_(at::detail::createCPUGenerator()) {
+  explicit GeneratorLoan(at::Generator lender)
+      : lender_(std::move(lender)), stand_in_(at::detail::createCPUGenerator()) {
     pass(impl(lender_), impl(stand_in_));
   }
   void give_back() { pass(impl(stand_in_), impl(lender_)); }
@@ -225,12 +237,14 @@ class DefaultGeneratorLoan {
   at::Generator device_, saved_;
 };
 
-// ---- arguments ------------------------------------------------------------------------------------------
+// ---- arguments
+// ------------------------------------------------------------------------------------------
 
 // Batch norm updates its running statistics without saying so in its schema.
 bool is_written_silently(const c10::FunctionSchema& schema, const c10::Argument& argument) {
   if (argument.name() != "running_mean" && argument.name() != "running_var") return false;
-  return schema.name() == "aten::native_batch_norm" || schema.name() == "aten::batch_norm_update_stats";
+  return schema.name() == "aten::native_batch_norm" ||
+         schema.name() == "aten::batch_norm_update_stats";
 }
 
 bool is_written(const c10::FunctionSchema& schema, const c10::Argument& argument) {
@@ -272,9 +286,18 @@ IValue map_tensors(const IValue& value, const Map& map) {
 // Operations that take host tensors beside device tensors on every accelerator.
 bool accepts_host_tensors(const std::string& name) {
   static const std::unordered_set<std::string> names = {
-      "aten::index",      "aten::index_put",   "aten::index_put_",           "aten::_index_put_impl_",
-      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward",
-      "aten::_copy_from", "aten::copy",        "aten::_foreach_copy_",       "aten::_foreach_copy",
+      "aten::index",
+      "aten::index_put",
+      "aten::index_put_",
+      "aten::_index_put_impl_",
+      "aten::_unsafe_index",
+      "aten::_unsafe_index_put",
+      "aten::_pack_padded_sequence",
+      "aten::_pack_padded_sequence_backward",
+      "aten::_copy_from",
+      "aten::copy",
+      "aten::_foreach_copy_",
+      "aten::_foreach_copy",
   };
   return names.count(name) > 0;
 }
@@ -295,27 +318,35 @@ struct Target {
       return;
     }
     auto index = t.device().index();
-    TORCH_CHECK(!device || *device == index, "Expected all tensors to be on the same device, but found at least two devices, spyre:",
-                static_cast<int>(*device), " and spyre:", static_cast<int>(index), "! (when calling ", full_name(schema), ")");
+    TORCH_CHECK(
+        !device || *device == index,
+        "Expected all tensors to be on the same device, but found at least two devices, spyre:",
+        static_cast<int>(*device), " and spyre:", static_cast<int>(index), "! (when calling ",
+        full_name(schema), ")");
     device = index;
   }
 };
 
-// ---- results ----------------------------------------------------------------------------------------------
+// ---- results
+// ----------------------------------------------------------------------------------------------
 
 // The argument whose alias set a result belongs to, or -1.
 int64_t aliased_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
   if (result.alias_info() == nullptr) return -1;
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto* info = schema.arguments()[i].alias_info();
-    if (info != nullptr && info->beforeSet() == result.alias_info()->beforeSet()) return static_cast<int64_t>(i);
+    if (info != nullptr && info->beforeSet() == result.alias_info()->beforeSet())
+      return static_cast<int64_t>(i);
   }
   return -1;
 }
 
-at::Tensor view_like(const at::Tensor& base, const at::Tensor& host_base, const at::Tensor& host_view) {
-  TORCH_CHECK_NOT_IMPLEMENTED(host_view.is_alias_of(host_base) && base.strides() == host_base.strides(),
-                              "this view operation cannot be expressed on a spyre tensor; copy the tensor to the cpu first");
+at::Tensor view_like(const at::Tensor& base, const at::Tensor& host_base,
+                     const at::Tensor& host_view) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      host_view.is_alias_of(host_base) && base.strides() == host_base.strides(),
+      "this view operation cannot be expressed on a spyre tensor; copy the tensor to the cpu "
+      "first");
   auto offset = base.storage_offset() + host_view.storage_offset() - host_base.storage_offset();
   return base.as_strided(host_view.sizes(), host_view.strides(), offset);
 }
@@ -324,27 +355,32 @@ void write_back(const Twin& twin) {
   const auto& [device, host, written, contents] = twin;
   if (device.sizes() != host.sizes()) {
     device.resize_(host.sizes());
-    if (host.is_non_overlapping_and_dense() && device.strides() != host.strides() && device.storage_offset() == 0) {
+    if (host.is_non_overlapping_and_dense() && device.strides() != host.strides() &&
+        device.storage_offset() == 0) {
       device.as_strided_(host.sizes(), host.strides());
     }
   }
   copy_tensor(host, device, false);
 }
 
-at::Tensor to_result(const at::Tensor& host, c10::DeviceIndex device, const Twins& twins, const c10::FunctionSchema& schema) {
+at::Tensor to_result(const at::Tensor& host, c10::DeviceIndex device, const Twins& twins,
+                     const c10::FunctionSchema& schema) {
   if (!host.defined()) return host;
   if (!host.is_cpu()) return host;
-  TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, full_name(schema), " gives a tensor with layout ",
-                              host.layout(), ", which spyre does not have; copy the operands to the cpu first");
-  TORCH_CHECK_NOT_IMPLEMENTED(!host.is_quantized(), full_name(schema),
-                              " gives a quantized tensor, which spyre does not have; copy the operands to the cpu first");
+  TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, full_name(schema),
+                              " gives a tensor with layout ", host.layout(),
+                              ", which spyre does not have; copy the operands to the cpu first");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !host.is_quantized(), full_name(schema),
+      " gives a quantized tensor, which spyre does not have; copy the operands to the cpu first");
   if (const Twin* twin = twins.find_host(host)) return twin->device;
-  if (C10_UNLIKELY(host.is_conj() || host.is_neg())) return to_spyre(host.resolve_conj().resolve_neg(), device);
+  if (C10_UNLIKELY(host.is_conj() || host.is_neg()))
+    return to_spyre(host.resolve_conj().resolve_neg(), device);
   return to_spyre(host, device);
 }
 
-void replace_result(IValue& value, const c10::FunctionSchema& schema, size_t position, const Stack& originals,
-                    c10::DeviceIndex device, const Twins& twins) {
+void replace_result(IValue& value, const c10::FunctionSchema& schema, size_t position,
+                    const Stack& originals, c10::DeviceIndex device, const Twins& twins) {
   const auto& result = schema.returns()[position];
   int64_t source = aliased_argument(schema, result);
   if (source >= 0 && result.alias_info()->isWrite()) {
@@ -358,10 +394,12 @@ void replace_result(IValue& value, const c10::FunctionSchema& schema, size_t pos
     value = map_tensors(value, [&](const at::Tensor& t) { return view_like(base, twin->host, t); });
     return;
   }
-  value = map_tensors(value, [&](const at::Tensor& t) { return to_result(t, device, twins, schema); });
+  value =
+      map_tensors(value, [&](const at::Tensor& t) { return to_result(t, device, twins, schema); });
 }
 
-// ---- the path -------------------------------------------------------------------------------------------------
+// ---- the path
+// -------------------------------------------------------------------------------------------------
 
 void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& reported, Stack* stack) {
   const auto& schema = op.schema();
@@ -383,11 +421,14 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
       if (on_spyre(t)) twins.add(t, written, contents);
     });
   }
-  TORCH_CHECK(!target.host_operand || !target.device || accepts_host_tensors(schema.name()),
-              "Expected all tensors to be on the same device, but found at least two devices, spyre:",
-              static_cast<int>(target.device.value_or(0)), " and cpu! (when calling ", full_name(reported), ")");
+  TORCH_CHECK(
+      !target.host_operand || !target.device || accepts_host_tensors(schema.name()),
+      "Expected all tensors to be on the same device, but found at least two devices, spyre:",
+      static_cast<int>(target.device.value_or(0)), " and cpu! (when calling ", full_name(reported),
+      ")");
   c10::DeviceIndex device = target.device.value_or(current_device());
-  if (device_argument && device_argument->type() == kSpyre) device = resolve_device(*device_argument);
+  if (device_argument && device_argument->type() == kSpyre)
+    device = resolve_device(*device_argument);
   bool results_on_spyre = !device_argument || device_argument->type() == kSpyre;
   twins.make();
 
@@ -407,13 +448,15 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
     } else if (value.isDevice()) {
       if (value.toDevice().type() == kSpyre) value = c10::Device(at::kCPU);
     } else {
-      value = map_tensors(value, [&](const at::Tensor& t) { return on_spyre(t) ? twins.find(t)->host : t; });
+      value = map_tensors(
+          value, [&](const at::Tensor& t) { return on_spyre(t) ? twins.find(t)->host : t; });
     }
   }
 
   {
     std::optional<DefaultGeneratorLoan> default_loan;
-    if (!has_generator_argument && op.hasTag(at::Tag::nondeterministic_seeded)) default_loan.emplace(device);
+    if (!has_generator_argument && op.hasTag(at::Tag::nondeterministic_seeded))
+      default_loan.emplace(device);
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   }
   for (auto& loan : loans) loan.give_back();
@@ -430,8 +473,11 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) { run_on_host(op, op.schema(), stack); }
 
-// Operations with a kernel for every device that only throws: they are other operations on the host.
-c10::OperatorHandle find_op(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
+// Operations with a kernel for every device that only throws: they are other operations on the
+// host.
+c10::OperatorHandle find_op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+}
 
 void convolution(const c10::OperatorHandle& op, Stack* stack) {
   static auto host_op = find_op("aten::convolution");
@@ -439,7 +485,8 @@ void convolution(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
-  // (grad_output, input, weight, stride, ...) -> (grad_output, input, weight, bias_sizes, stride, ...)
+  // (grad_output, input, weight, stride, ...) -> (grad_output, input, weight, bias_sizes, stride,
+  // ...)
   static auto host_op = find_op("aten::convolution_backward");
   const size_t first = stack->size() - op.schema().arguments().size();
   auto grad = (*stack)[first].toTensor();
@@ -448,10 +495,12 @@ void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
   run_on_host(host_op, op.schema(), stack);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
 
-// Where PyTorch has both a CPU kernel and a composite one for every device, the device would get the
-// composite: more operations, each rounding its result. The CPU kernel in one piece is better.
+// Where PyTorch has both a CPU kernel and a composite one for every device, the device would get
+// the composite: more operations, each rounding its result. The CPU kernel in one piece is better.
 bool prefers_cpu_kernel(const c10::OperatorHandle& op) {
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return false;
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
@@ -471,7 +520,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   // Has a kernel for every device that then accepts only the built-in ones.
   m.impl("mode.values", torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
-  m.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+  m.impl("convolution_backward_overrideable",
+         torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
 }
 
 }  // namespace

@@ -23,7 +23,9 @@ struct SpyreGenerator final : at::CPUGeneratorImpl {
 
  private:
   [[noreturn]] static void refuse_offset() {
-    C10_THROW_ERROR(NotImplementedError, "a spyre generator is a mt19937 and has no offset; use get_state and set_state");
+    C10_THROW_ERROR(
+        NotImplementedError,
+        "a spyre generator is a mt19937 and has no offset; use get_state and set_state");
   }
   SpyreGenerator* clone_impl() const override {
     auto* copy = new SpyreGenerator(device_.index());
@@ -35,7 +37,8 @@ struct SpyreGenerator final : at::CPUGeneratorImpl {
 }  // namespace
 
 at::Generator new_generator(c10::DeviceIndex device) {
-  return at::make_generator<SpyreGenerator>(device < 0 ? current_device() : check_device_index(device));
+  return at::make_generator<SpyreGenerator>(device < 0 ? current_device()
+                                                       : check_device_index(device));
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {

@@ -26,7 +26,9 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
   explicit SpyreGuard(c10::DeviceType type) { TORCH_INTERNAL_ASSERT(type == kSpyre); }
 
   c10::DeviceType type() const override { return kSpyre; }
-  c10::Device exchangeDevice(c10::Device device) const override { return c10::Device(kSpyre, exchange_device(device.index())); }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return c10::Device(kSpyre, exchange_device(device.index()));
+  }
   c10::Device getDevice() const override { return c10::Device(kSpyre, current_device()); }
   void setDevice(c10::Device device) const override { set_device(device.index()); }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
@@ -35,8 +37,12 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return device_count_noexcept(); }
   c10::DeviceCapability getDeviceCapability(c10::Device) const override;
 
-  c10::Stream getStream(c10::Device device) const override { return current_stream(resolve_device(device)); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return default_stream(resolve_device(device)); }
+  c10::Stream getStream(c10::Device device) const override {
+    return current_stream(resolve_device(device));
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return default_stream(resolve_device(device));
+  }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
     return stream_from_pool(resolve_device(device), high_priority ? -1 : 0);
   }
@@ -44,7 +50,9 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
     return stream_from_pool(resolve_device(device), priority);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
-  void* getStreamNativeHandle(const c10::Stream stream) const override { return reinterpret_cast<void*>(stream.id()); }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return reinterpret_cast<void*>(stream.id());
+  }
   bool isStreamCapturing(const c10::Stream&) const override { return false; }
   bool queryStream(const c10::Stream& stream) const override {
     int id = check_stream(stream);
@@ -65,8 +73,10 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
     int id = check_stream(stream);
     if (*event == nullptr) *event = new Event{{}, stream.device_index()};
     auto& mine = as_event(*event);
-    bool same_card = mine.device == stream.device_index() && (device < 0 || device == stream.device_index());
-    TORCH_CHECK(same_card, "an event of spyre:", static_cast<int>(device < 0 ? mine.device : device),
+    bool same_card =
+        mine.device == stream.device_index() && (device < 0 || device == stream.device_index());
+    TORCH_CHECK(same_card,
+                "an event of spyre:", static_cast<int>(device < 0 ? mine.device : device),
                 " cannot be recorded in a stream of ", stream.device());
     mine.mark = get_card(stream.device_index()).queue.record(id);
   }
@@ -86,7 +96,9 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
     NoGil no_gil;
     get_card(mine.device).queue.synchronize(mine.mark);
   }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
     return (as_event(second).mark.device_us - as_event(first).mark.device_us) / 1000.0;
   }

@@ -16,15 +16,16 @@
 namespace spyre {
 namespace {
 
-// Pinned memory: page aligned, locked when the system's limit allows it, and remembered, because only
-// a copy from or to it may go on while the host does.
+// Pinned memory: page aligned, locked when the system's limit allows it, and remembered, because
+// only a copy from or to it may go on while the host does.
 class PinnedAllocator final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
     void* pointer = nullptr;
     int error = posix_memalign(&pointer, static_cast<size_t>(sysconf(_SC_PAGESIZE)), bytes);
-    TORCH_CHECK_WITH(OutOfMemoryError, error == 0, "cannot allocate ", bytes, " bytes of pinned host memory");
+    TORCH_CHECK_WITH(OutOfMemoryError, error == 0, "cannot allocate ", bytes,
+                     " bytes of pinned host memory");
     (void)mlock(pointer, bytes);  // a hint here: pages that may be swapped are still correct
     std::unique_lock lock(mutex_);
     ranges_[reinterpret_cast<uintptr_t>(pointer)] = bytes;
@@ -33,8 +34,12 @@ class PinnedAllocator final : public at::HostAllocator {
     return {pointer, pointer, &PinnedAllocator::release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &PinnedAllocator::release; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
-  bool record_event(void*, void*, c10::Stream) override { return true; }  // queued copies hold the tensor
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  bool record_event(void*, void*, c10::Stream) override {
+    return true;
+  }  // queued copies hold the tensor
   void empty_cache() override {}
   at::HostStats get_stats() override {
     std::shared_lock lock(mutex_);
@@ -96,8 +101,12 @@ class SpyreHooks final : public at::PrivateUse1HooksInterface {
   c10::DeviceIndex deviceCount() const override { return device_count(); }
   void setCurrentDevice(c10::DeviceIndex device) const override { set_device(device); }
   c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override { return exchange_device(device); }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchange_device(device); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    return exchange_device(device);
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return exchange_device(device);
+  }
   bool isPinnedPtr(const void* pointer) const override { return is_pinned_pointer(pointer); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   at::Device getDeviceFromPtr(void* pointer) const override {
@@ -105,13 +114,19 @@ class SpyreHooks final : public at::PrivateUse1HooksInterface {
     TORCH_CHECK(card >= 0, "the pointer is not an address of a spyre card");
     return at::Device(kSpyre, static_cast<c10::DeviceIndex>(card));
   }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
-  at::Generator getNewGenerator(c10::DeviceIndex device) const override { return new_generator(device); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return default_generator(device);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return new_generator(device);
+  }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     auto& impl = *spyre_storage(storage);
     if (bytes == impl.nbytes()) return;
     // resize_(0) and back, as FSDP does, keeps the tiling: the size says which tensor comes back.
-    TilingPtr tiling = bytes == 0 || (impl.nbytes() == 0 && tiled_bytes(impl.tiling) == bytes) ? impl.tiling : nullptr;
+    TilingPtr tiling = bytes == 0 || (impl.nbytes() == 0 && tiled_bytes(impl.tiling) == bytes)
+                           ? impl.tiling
+                           : nullptr;
     reshape_storage(impl, bytes, tiling);
   }
 
@@ -137,6 +152,8 @@ struct RegisterHooks {
 
 }  // namespace
 
-bool is_pinned_pointer(const void* pointer) { return pointer != nullptr && pinned_allocator().owns(pointer); }
+bool is_pinned_pointer(const void* pointer) {
+  return pointer != nullptr && pinned_allocator().owns(pointer);
+}
 
 }  // namespace spyre

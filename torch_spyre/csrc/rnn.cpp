@@ -1,7 +1,9 @@
-// Fused LSTM and GRU cells. PyTorch's recurrent layers call them on every accelerator, and the CPU has
-// none, so the boxed path cannot serve them: the cell is computed here on host copies of its operands.
+// Fused LSTM and GRU cells. PyTorch's recurrent layers call them on every accelerator, and the CPU
+// has none, so the boxed path cannot serve them: the cell is computed here on host copies of its
+// operands.
 //
-// The workspace holds the activated gates: (i, f, g, o) for LSTM; (r, z, n, hx, hidden part of n) for GRU.
+// The workspace holds the activated gates: (i, f, g, o) for LSTM; (r, z, n, hx, hidden part of n)
+// for GRU.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -21,19 +23,22 @@ Tensor plus(const Tensor& gates, const OptionalTensor& bias) {
   return b.defined() ? gates + b : gates;
 }
 
-std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
-                                             const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
+                                             const Tensor& cx, const OptionalTensor& input_bias,
+                                             const OptionalTensor& hidden_bias) {
   auto device = input_gates.device().index();
-  auto gates = (plus(host(input_gates), input_bias) + plus(host(hidden_gates), hidden_bias)).chunk(4, 1);
+  auto gates =
+      (plus(host(input_gates), input_bias) + plus(host(hidden_gates), hidden_bias)).chunk(4, 1);
   auto i = gates[0].sigmoid(), f = gates[1].sigmoid(), g = gates[2].tanh(), o = gates[3].sigmoid();
   auto cy = f * host(cx) + i * g;
   auto hy = o * cy.tanh();
   return {to_spyre(hy, device), to_spyre(cy, device), to_spyre(at::cat({i, f, g, o}, 1), device)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad_hy_in, const OptionalTensor& grad_cy_in,
-                                                      const Tensor& cx_in, const Tensor& cy_in, const Tensor& workspace,
-                                                      bool has_bias) {
+std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad_hy_in,
+                                                      const OptionalTensor& grad_cy_in,
+                                                      const Tensor& cx_in, const Tensor& cy_in,
+                                                      const Tensor& workspace, bool has_bias) {
   auto grad_hy = host(grad_hy_in), grad_cy = host(grad_cy_in);
   if (!grad_hy.defined() && !grad_cy.defined()) return {};
   auto device = workspace.device().index();
@@ -46,15 +51,16 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad
     grad_cell = grad_cell + grad_hy * o * (1 - tanh_cy * tanh_cy);
     grad_o = grad_hy * tanh_cy;
   }
-  auto grad_gates = at::cat({grad_cell * g * i * (1 - i), grad_cell * cx * f * (1 - f), grad_cell * i * (1 - g * g),
-                             grad_o * o * (1 - o)},
+  auto grad_gates = at::cat({grad_cell * g * i * (1 - i), grad_cell * cx * f * (1 - f),
+                             grad_cell * i * (1 - g * g), grad_o * o * (1 - o)},
                             1);
   auto grad_bias = has_bias ? to_spyre(grad_gates.sum(0), device) : Tensor();
   return {to_spyre(grad_gates, device), to_spyre(grad_cell * f, device), grad_bias};
 }
 
-std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx_in,
-                                    const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
+std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
+                                    const Tensor& hx_in, const OptionalTensor& input_bias,
+                                    const OptionalTensor& hidden_bias) {
   auto device = input_gates.device().index();
   auto from_input = plus(host(input_gates), input_bias).chunk(3, 1);
   auto from_hidden = plus(host(hidden_gates), hidden_bias).chunk(3, 1);
@@ -66,7 +72,8 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hid
   return {to_spyre(hy, device), to_spyre(at::cat({r, z, n, hx, from_hidden[2]}, 1), device)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy_in, const Tensor& workspace,
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy_in,
+                                                                     const Tensor& workspace,
                                                                      bool has_bias) {
   auto device = workspace.device().index();
   auto saved = host(workspace).chunk(5, 1);
@@ -77,9 +84,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   auto grad_r = grad_n * hidden_n * r * (1 - r);
   auto grad_input = at::cat({grad_r, grad_z, grad_n}, 1);
   auto grad_hidden = at::cat({grad_r, grad_z, grad_n * r}, 1);
-  auto bias = [&](const Tensor& gates) { return has_bias ? to_spyre(gates.sum(0), device) : Tensor(); };
-  return {to_spyre(grad_input, device), to_spyre(grad_hidden, device), to_spyre(grad_hy * z, device), bias(grad_input),
-          bias(grad_hidden)};
+  auto bias = [&](const Tensor& gates) {
+    return has_bias ? to_spyre(gates.sum(0), device) : Tensor();
+  };
+  return {to_spyre(grad_input, device), to_spyre(grad_hidden, device),
+          to_spyre(grad_hy * z, device), bias(grad_input), bias(grad_hidden)};
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -18,7 +18,8 @@ card::Hardware g_hardware;
 std::mutex g_mutex;
 std::atomic<bool> g_started{false};
 std::atomic<bool> g_bad_fork{false};
-// Cards are never destroyed at exit: tensors of other static objects may outlive any order we choose.
+// Cards are never destroyed at exit: tensors of other static objects may outlive any order we
+// choose.
 std::vector<std::unique_ptr<card::Card>>* g_cards = new std::vector<std::unique_ptr<card::Card>>();
 thread_local int t_device = -1;
 
@@ -29,9 +30,11 @@ void after_fork_in_child() {
 }
 
 [[noreturn]] void refuse_bad_fork() {
-  C10_THROW_ERROR(Error,
-                  "Cannot use spyre in a forked child: the parent had already started the card's runtime. "
-                  "Use the 'spawn' start method of multiprocessing, or fork before the first use of the device.");
+  C10_THROW_ERROR(
+      Error,
+      "Cannot use spyre in a forked child: the parent had already started the card's runtime. "
+      "Use the 'spawn' start method of multiprocessing, or fork before the first use of the "
+      "device.");
 }
 
 }  // namespace
@@ -70,7 +73,8 @@ void set_device(int64_t index) { t_device = check_device_index(index); }
 
 void remember_device(int64_t index) {
   if (is_started()) return set_device(index);
-  TORCH_CHECK(index >= 0 && index < 128, "Device index ", index, " out of range [0, ", device_count(), ")");
+  TORCH_CHECK(index >= 0 && index < 128, "Device index ", index, " out of range [0, ",
+              device_count(), ")");
   t_device = static_cast<int>(index);
 }
 
@@ -89,11 +93,13 @@ void start() {
   std::lock_guard<std::mutex> lock(g_mutex);
   if (g_started) return;
   const Settings& s = settings();
-  TORCH_CHECK(s.device_count > 0, "no spyre device: SPYRE_DEVICES names no card of this host (0 to 7)");
-  TORCH_CHECK(s.default_device < s.device_count, "Device index out of bounds: LOCAL_RANK=", s.default_device,
-              " but there are ", s.device_count, " cards; set AIU_WORLD_SIZE to the number of ranks on this host");
-  TORCH_CHECK(current_device() < s.device_count, "Device index ", static_cast<int>(current_device()),
-              " out of range [0, ", s.device_count, ")");
+  TORCH_CHECK(s.device_count > 0,
+              "no spyre device: SPYRE_DEVICES names no card of this host (0 to 7)");
+  TORCH_CHECK(s.default_device < s.device_count,
+              "Device index out of bounds: LOCAL_RANK=", s.default_device, " but there are ",
+              s.device_count, " cards; set AIU_WORLD_SIZE to the number of ranks on this host");
+  TORCH_CHECK(current_device() < s.device_count, "Device index ",
+              static_cast<int>(current_device()), " out of range [0, ", s.device_count, ")");
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, &after_fork_in_child); });
   for (int i = 0; i < s.device_count; i++) {
@@ -114,8 +120,8 @@ void stop() {
   for (auto& card : *g_cards) {
     card->queue.synchronize();
     auto live = card->memory.stats().allocation.current;
-    TORCH_CHECK(live == 0, "cannot free the runtime: ", live, " allocations are alive on spyre:", card->index,
-                "; delete the tensors first");
+    TORCH_CHECK(live == 0, "cannot free the runtime: ", live,
+                " allocations are alive on spyre:", card->index, "; delete the tensors first");
   }
   g_started = false;
   g_cards->clear();

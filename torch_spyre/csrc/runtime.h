@@ -15,7 +15,8 @@ namespace spyre {
 
 constexpr c10::DeviceType kSpyre = c10::DeviceType::PrivateUse1;
 
-// What the environment says. Read once, on first need; a bad value throws and names what is allowed.
+// What the environment says. Read once, on first need; a bad value throws and names what is
+// allowed.
 struct Settings {
   int device_count = 1;
   int default_device = 0;
@@ -38,8 +39,8 @@ c10::DeviceIndex device_count_noexcept();  // 0 then
 c10::DeviceIndex current_device();
 void set_device(int64_t index);  // validated
 c10::DeviceIndex exchange_device(int64_t index);
-void remember_device(int64_t index);                      // before the runtime runs: not validated yet
-c10::DeviceIndex check_device_index(int64_t index);       // throws "Device index i out of range [0, n)"
+void remember_device(int64_t index);                 // before the runtime runs: not validated yet
+c10::DeviceIndex check_device_index(int64_t index);  // throws "Device index i out of range [0, n)"
 c10::DeviceIndex resolve_device(const c10::Device& device);  // -1 means the current one
 
 void start();

@@ -43,10 +43,12 @@ bool env_flag(const char* name, bool otherwise) {
   auto text = env(name);
   if (!text) return otherwise;
   std::string lower = *text;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   if (lower == "0" || lower == "false" || lower == "off" || lower == "no") return false;
   if (lower == "1" || lower == "true" || lower == "on" || lower == "yes") return true;
-  TORCH_CHECK_VALUE(false, "invalid ", name, " value: '", *text, "'; allowed are 0/false/off and 1/true/on");
+  TORCH_CHECK_VALUE(false, "invalid ", name, " value: '", *text,
+                    "'; allowed are 0/false/off and 1/true/on");
 }
 
 // "16G", "512M", "4096" (bytes); binary units.
@@ -55,7 +57,12 @@ size_t parse_size(const char* name, const std::string& text) {
   while (digits < text.size() && std::isdigit(static_cast<unsigned char>(text[digits]))) digits++;
   auto value = parse_int(text.substr(0, digits));
   std::string unit = text.substr(digits);
-  int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : unit == "T" ? 40 : -1;
+  int shift = unit.empty()  ? 0
+              : unit == "K" ? 10
+              : unit == "M" ? 20
+              : unit == "G" ? 30
+              : unit == "T" ? 40
+                            : -1;
   bool fits = value && shift >= 0 && *value > 0 && *value <= (int64_t{1} << 40 >> shift);
   TORCH_CHECK_VALUE(fits, "invalid ", name, " value: '", text,
                     "'; allowed is a size up to 1T such as 128G, 512M or a number of bytes");
@@ -67,7 +74,9 @@ int count_listed_devices(const std::string& text) {
   std::stringstream stream(text);
   std::string item;
   while (std::getline(stream, item, ',')) {
-    item.erase(std::remove_if(item.begin(), item.end(), [](unsigned char c) { return std::isspace(c); }), item.end());
+    item.erase(
+        std::remove_if(item.begin(), item.end(), [](unsigned char c) { return std::isspace(c); }),
+        item.end());
     auto index = parse_int(item);
     TORCH_CHECK_VALUE(index && *index >= 0, "invalid SPYRE_DEVICES value: '", text,
                       "'; allowed is a comma separated list of card numbers such as 0,2");
@@ -78,7 +87,8 @@ int count_listed_devices(const std::string& text) {
 
 int read_device_count() {
   if (auto flex = env("FLEX_DEVICE")) {
-    TORCH_CHECK_VALUE(*flex == "PF" || *flex == "VF" || *flex == "MOCK", "invalid FLEX_DEVICE value: '", *flex,
+    TORCH_CHECK_VALUE(*flex == "PF" || *flex == "VF" || *flex == "MOCK",
+                      "invalid FLEX_DEVICE value: '", *flex,
                       "'; allowed are PF, VF and MOCK (all of them give emulated cards)");
   }
   auto world = env_int("AIU_WORLD_SIZE", 1, 1 << 20, "invalid AIU_WORLD_SIZE value");
@@ -94,14 +104,17 @@ int read_device_count() {
 Settings read_settings() {
   Settings s;
   s.device_count = read_device_count();
-  s.default_device = static_cast<int>(env_int("LOCAL_RANK", 0, 1 << 20, "invalid LOCAL_RANK value").value_or(0));
-  s.cores = static_cast<int>(env_int("SENCORES", 1, hardware().cores, "invalid SENCORES value").value_or(hardware().cores));
+  s.default_device =
+      static_cast<int>(env_int("LOCAL_RANK", 0, 1 << 20, "invalid LOCAL_RANK value").value_or(0));
+  s.cores = static_cast<int>(env_int("SENCORES", 1, hardware().cores, "invalid SENCORES value")
+                                 .value_or(hardware().cores));
   auto memory = env("SPYRE_MEMORY");
   s.memory_bytes = memory ? parse_size("SPYRE_MEMORY", *memory) : hardware().memory_bytes;
-  s.threads = static_cast<int>(env_int("SPYRE_NUM_THREADS", 1, 1024, "invalid SPYRE_NUM_THREADS value").value_or(0));
+  s.threads = static_cast<int>(
+      env_int("SPYRE_NUM_THREADS", 1, 1024, "invalid SPYRE_NUM_THREADS value").value_or(0));
   if (auto mode = env("SPYRE_NUMERICS")) {
-    TORCH_CHECK_VALUE(*mode == "dlfloat16" || *mode == "ieee", "invalid SPYRE_NUMERICS value: '", *mode,
-                      "'; allowed are dlfloat16 and ieee");
+    TORCH_CHECK_VALUE(*mode == "dlfloat16" || *mode == "ieee", "invalid SPYRE_NUMERICS value: '",
+                      *mode, "'; allowed are dlfloat16 and ieee");
     s.numerics = *mode == "ieee" ? card::Numerics::IEEE : card::Numerics::DLFLOAT16;
   }
   s.launch_blocking = env_flag("SPYRE_LAUNCH_BLOCKING", false);

@@ -14,12 +14,13 @@ namespace {
 
 constexpr int64_t kMaxTiledRank = 6;
 
-c10::intrusive_ptr<c10::StorageImpl> create_storage(c10::StorageImpl::use_byte_size_t, c10::SymInt nbytes,
-                                                    c10::DataPtr data, c10::Allocator* allocator, bool resizable) {
+c10::intrusive_ptr<c10::StorageImpl> create_storage(c10::StorageImpl::use_byte_size_t,
+                                                    c10::SymInt nbytes, c10::DataPtr data,
+                                                    c10::Allocator* allocator, bool resizable) {
   size_t bytes = nbytes.as_int_unchecked();
   if (!data && allocator != nullptr) data = allocator->allocate(bytes);
-  return c10::make_intrusive<SpyreStorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), allocator,
-                                               resizable);
+  return c10::make_intrusive<SpyreStorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                               std::move(data), allocator, resizable);
 }
 
 struct RegisterStorage {
@@ -52,7 +53,8 @@ bool is_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return true;
 }
 
-TilingPtr make_tiling(card::StickLayout layout, card::Dims sizes, card::Dims strides, c10::ScalarType dtype) {
+TilingPtr make_tiling(card::StickLayout layout, card::Dims sizes, card::Dims strides,
+                      c10::ScalarType dtype) {
   return std::make_shared<const Tiling>(
       Tiling{card::Placement{std::move(layout), std::move(sizes), std::move(strides)}, dtype});
 }
@@ -64,8 +66,8 @@ size_t device_bytes(size_t nbytes, const Tiling* tiling) {
 // Quantised and sub-byte dtypes have a documented format but no elements that DMA could address.
 bool is_tileable(c10::ScalarType dtype) {
   auto format = device_format(dtype);
-  return format != card::DataFormat::INVALID && card::elems_per_stick(format) <= card::kStickBytes &&
-         !c10::isQIntType(dtype);
+  return format != card::DataFormat::INVALID &&
+         card::elems_per_stick(format) <= card::kStickBytes && !c10::isQIntType(dtype);
 }
 
 }  // namespace
@@ -78,7 +80,9 @@ SpyreStorageImpl* spyre_storage(const c10::Storage& storage) {
   return impl;
 }
 
-SpyreStorageImpl* spyre_storage(const at::Tensor& tensor) { return spyre_storage(tensor.storage()); }
+SpyreStorageImpl* spyre_storage(const at::Tensor& tensor) {
+  return spyre_storage(tensor.storage());
+}
 
 TilingPtr flat_tiling(int64_t elements, c10::ScalarType dtype) {
   if (!is_tileable(dtype)) return nullptr;
@@ -102,23 +106,26 @@ TilingPtr default_tiling(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::
 TilingPtr explicit_tiling(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
                           const card::StickLayout& layout) {
   auto format = checked_device_format(dtype);
-  TORCH_CHECK_VALUE(layout.format == format, "a layout with device_dtype ", card::name(layout.format),
-                    " cannot hold dtype ", c10::toString(dtype), ", which is ", card::name(format), " on the card");
+  TORCH_CHECK_VALUE(layout.format == format, "a layout with device_dtype ",
+                    card::name(layout.format), " cannot hold dtype ", c10::toString(dtype),
+                    ", which is ", card::name(format), " on the card");
   auto tiling = make_tiling(layout, sizes.vec(), strides.vec(), dtype);
   card::check_placement(tiling->placement);
   return tiling;
 }
 
-c10::intrusive_ptr<SpyreStorageImpl> new_storage(size_t nbytes, TilingPtr tiling, c10::DeviceIndex device) {
+c10::intrusive_ptr<SpyreStorageImpl> new_storage(size_t nbytes, TilingPtr tiling,
+                                                 c10::DeviceIndex device) {
   auto data = allocate_on(device, device_bytes(nbytes, nbytes == 0 ? nullptr : tiling.get()));
-  auto storage = c10::make_intrusive<SpyreStorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes, std::move(data),
-                                                       allocator(), /*resizable=*/true);
+  auto storage =
+      c10::make_intrusive<SpyreStorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
+                                            std::move(data), allocator(), /*resizable=*/true);
   storage->tiling = std::move(tiling);
   return storage;
 }
 
-at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::DeviceIndex device,
-                      TilingPtr tiling) {
+at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                      c10::DeviceIndex device, TilingPtr tiling) {
   auto meta = c10::scalarTypeToTypeMeta(dtype);
   size_t nbytes = at::detail::computeStorageNbytes(sizes, strides, meta.itemsize());
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
@@ -139,7 +146,8 @@ card::CardSide card_side(const SpyreStorageImpl& storage, int64_t untiled_elem_b
   auto& memory = get_card(static_cast<c10::DeviceIndex>(block->card)).memory;
   // An alias storage may start inside its block.
   auto address = reinterpret_cast<card::Address>(storage.data());
-  return {memory.host(address), storage.tiling ? &storage.tiling->placement : nullptr, untiled_elem_bytes};
+  return {memory.host(address), storage.tiling ? &storage.tiling->placement : nullptr,
+          untiled_elem_bytes};
 }
 
 at::Tensor read_image(SpyreStorageImpl& storage) {
@@ -149,26 +157,31 @@ at::Tensor read_image(SpyreStorageImpl& storage) {
   if (storage.tiling) {
     const auto& placement = storage.tiling->placement;
     read_view(storage, {placement.sizes, placement.strides, 0},
-              {image.data_ptr(), host_type(storage.tiling->dtype), placement.strides}, /*elem_bytes=*/0);
+              {image.data_ptr(), host_type(storage.tiling->dtype), placement.strides},
+              /*elem_bytes=*/0);
   } else {
-    read_view(storage, {{bytes}, {1}, 0}, {image.data_ptr(), card::HostType::RAW, {1}}, /*elem_bytes=*/1);
+    read_view(storage, {{bytes}, {1}, 0}, {image.data_ptr(), card::HostType::RAW, {1}},
+              /*elem_bytes=*/1);
   }
   return image;
 }
 
 void write_image(SpyreStorageImpl& storage, const at::Tensor& bytes) {
-  TORCH_INTERNAL_ASSERT(bytes.is_cpu() && bytes.is_contiguous() && bytes.nbytes() == storage.nbytes());
+  TORCH_INTERNAL_ASSERT(bytes.is_cpu() && bytes.is_contiguous() &&
+                        bytes.nbytes() == storage.nbytes());
   if (storage.nbytes() == 0) return;
   auto write_untiled = [&] {
     int64_t n = bytes.numel() * bytes.element_size();
-    bool fits = write_view(storage, {{n}, {1}, 0}, {bytes.data_ptr(), card::HostType::RAW, {1}}, /*elem_bytes=*/1);
+    bool fits = write_view(storage, {{n}, {1}, 0}, {bytes.data_ptr(), card::HostType::RAW, {1}},
+                           /*elem_bytes=*/1);
     TORCH_INTERNAL_ASSERT(fits);
   };
   if (!storage.tiling) return write_untiled();
   TilingPtr tiling = storage.tiling;
   const auto& placement = tiling->placement;
-  bool fits = write_view(storage, {placement.sizes, placement.strides, 0},
-                         {bytes.data_ptr(), host_type(tiling->dtype), placement.strides}, /*elem_bytes=*/0);
+  bool fits =
+      write_view(storage, {placement.sizes, placement.strides, 0},
+                 {bytes.data_ptr(), host_type(tiling->dtype), placement.strides}, /*elem_bytes=*/0);
   if (fits) return;
   warn_downcast(/*values_do_not_fit=*/true);
   storage.tiling = nullptr;
@@ -184,7 +197,8 @@ void reshape_storage(SpyreStorageImpl& storage, size_t nbytes, TilingPtr tiling)
     int64_t kept = std::min<int64_t>(nbytes, old.numel());
     if (kept > 0) std::memcpy(image.data_ptr(), old.data_ptr(), kept);
   }
-  storage.set_data_ptr_noswap(allocate_on(storage.device().index(), device_bytes(nbytes, nbytes == 0 ? nullptr : tiling.get())));
+  storage.set_data_ptr_noswap(allocate_on(
+      storage.device().index(), device_bytes(nbytes, nbytes == 0 ? nullptr : tiling.get())));
   storage.set_nbytes(nbytes);
   storage.tiling = std::move(tiling);
   if (old.numel() > 0) write_image(storage, image);

@@ -41,10 +41,12 @@ TilingPtr flat_tiling(int64_t elements, c10::ScalarType dtype);
 TilingPtr explicit_tiling(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
                           const card::StickLayout& layout);
 
-c10::intrusive_ptr<SpyreStorageImpl> new_storage(size_t nbytes, TilingPtr tiling, c10::DeviceIndex device);
-at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::DeviceIndex device,
-                      TilingPtr tiling);
-at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::DeviceIndex device);
+c10::intrusive_ptr<SpyreStorageImpl> new_storage(size_t nbytes, TilingPtr tiling,
+                                                 c10::DeviceIndex device);
+at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                      c10::DeviceIndex device, TilingPtr tiling);
+at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                      c10::DeviceIndex device);
 
 // The storage as the host would hold it: de-tiled bytes, holes zero; and its inverse.
 at::Tensor read_image(SpyreStorageImpl& storage);

@@ -21,14 +21,17 @@ c10::Stream make(c10::DeviceIndex device, int id) {
 }  // namespace
 
 int current_stream_id(c10::DeviceIndex device) { return t_current[device]; }
-c10::Stream current_stream(c10::DeviceIndex device) { return make(check_device_index(device), t_current[device]); }
+c10::Stream current_stream(c10::DeviceIndex device) {
+  return make(check_device_index(device), t_current[device]);
+}
 c10::Stream default_stream(c10::DeviceIndex device) { return make(check_device_index(device), 0); }
 
 int check_stream(const c10::Stream& stream) {
-  TORCH_CHECK(stream.device_type() == kSpyre, "expected a stream of a spyre device, got one of ", stream.device());
+  TORCH_CHECK(stream.device_type() == kSpyre, "expected a stream of a spyre device, got one of ",
+              stream.device());
   check_device_index(stream.device_index());
-  TORCH_CHECK(stream.id() >= 0 && stream.id() < card::kStreamsPerCard, "stream id ", stream.id(), " out of range [0, ",
-              card::kStreamsPerCard, ")");
+  TORCH_CHECK(stream.id() >= 0 && stream.id() < card::kStreamsPerCard, "stream id ", stream.id(),
+              " out of range [0, ", card::kStreamsPerCard, ")");
   return static_cast<int>(stream.id());
 }
 

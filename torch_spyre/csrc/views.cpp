@@ -1,5 +1,5 @@
-// Views, set_ and resize_. The layout lives on the storage, so the stock view code is right as it is;
-// it only has to be registered for the device.
+// Views, set_ and resize_. The layout lives on the storage, so the stock view code is right as it
+// is; it only has to be registered for the device.
 
 #include "views.h"
 
@@ -26,14 +26,15 @@ at::Tensor make_view(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArr
   return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
 }
 
-at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef sizes,
-                        c10::IntArrayRef strides) {
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset,
+                        c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   at::native::set_storage_cpu_(self, source, offset, sizes, strides);
-  // torch.load fills a byte storage first and says here what it is: from now on it can be tiled. Byte
-  // tensors stay as they are, because that is how PyTorch itself looks at whole storages.
+  // torch.load fills a byte storage first and says here what it is: from now on it can be tiled.
+  // Byte tensors stay as they are, because that is how PyTorch itself looks at whole storages.
   auto& storage = *spyre_storage(source);
   bool whole = offset == 0 && storage.nbytes() > 0 &&
-               at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.element_size()) == storage.nbytes();
+               at::detail::computeStorageNbytes(self.sizes(), self.strides(),
+                                                self.element_size()) == storage.nbytes();
   if (!storage.tiling && whole && self.scalar_type() != at::kByte) {
     if (auto tiling = default_tiling(self.sizes(), self.strides(), self.scalar_type())) {
       reshape_storage(storage, storage.nbytes(), tiling);
@@ -42,10 +43,15 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, c1
   return self;
 }
 
-at::Tensor& set_whole_storage(at::Tensor& self, at::Storage source) { return at::native::set_(self, source); }
-at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) { return at::native::set_tensor_(self, source); }
+at::Tensor& set_whole_storage(at::Tensor& self, at::Storage source) {
+  return at::native::set_(self, source);
+}
+at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
+  return at::native::set_tensor_(self, source);
+}
 
-const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef symbolic, std::optional<at::MemoryFormat> format) {
+const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef symbolic,
+                         std::optional<at::MemoryFormat> format) {
   auto sizes = C10_AS_INTARRAYREF_SLOW(symbolic);
   auto& storage = *spyre_storage(self);
   auto* impl = self.unsafeGetTensorImpl();
@@ -53,11 +59,13 @@ const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef symbolic, s
   at::detail::check_size_nonnegative(sizes);
   impl->set_sizes_contiguous(sizes);
   if (format && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
-  size_t needed = at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.element_size(), self.storage_offset());
+  size_t needed = at::detail::computeStorageNbytes(self.sizes(), self.strides(),
+                                                   self.element_size(), self.storage_offset());
   if (needed <= storage.nbytes()) return self;
   bool alone = self.storage_offset() == 0;
-  auto tiling = alone ? default_tiling(self.sizes(), self.strides(), self.scalar_type())
-                      : flat_tiling(static_cast<int64_t>(needed / self.element_size()), self.scalar_type());
+  auto tiling =
+      alone ? default_tiling(self.sizes(), self.strides(), self.scalar_type())
+            : flat_tiling(static_cast<int64_t>(needed / self.element_size()), self.scalar_type());
   reshape_storage(storage, needed, tiling);
   return self;
 }
@@ -68,8 +76,8 @@ bool shallow_copy_compatible(const at::Tensor& self, const at::Tensor& from) {
 
 // Queued work keeps its blocks by itself; the check is that the stream is one of ours.
 void record_stream(at::Tensor& self, at::Stream stream) {
-  TORCH_CHECK(stream.device_type() == kSpyre, "record_stream of a spyre tensor needs a spyre stream, got one of ",
-              stream.device());
+  TORCH_CHECK(stream.device_type() == kSpyre,
+              "record_stream of a spyre tensor needs a spyre stream, got one of ", stream.device());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -90,33 +98,38 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }  // namespace
 
 std::optional<card::StickLayout> get_layout(const at::Tensor& self) {
-  TORCH_CHECK(self.device().type() == kSpyre, "expected a spyre tensor, got one on ", self.device());
+  TORCH_CHECK(self.device().type() == kSpyre, "expected a spyre tensor, got one on ",
+              self.device());
   auto& tiling = spyre_storage(self)->tiling;
   if (!tiling) return std::nullopt;
   return tiling->placement.layout;
 }
 
-at::Tensor as_strided_with_layout(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                                  std::optional<int64_t> offset, const card::StickLayout& layout) {
+at::Tensor as_strided_with_layout(const at::Tensor& self, c10::IntArrayRef sizes,
+                                  c10::IntArrayRef strides, std::optional<int64_t> offset,
+                                  const card::StickLayout& layout) {
   auto own = get_layout(self);
   if (own && *own == layout) return make_view(self, sizes, strides, offset);
   auto& storage = *spyre_storage(self);
   auto tiling = explicit_tiling(sizes, strides, self.scalar_type(), layout);
   auto* block = storage.block();
   size_t available = block == nullptr ? 0 : block->size;
-  TORCH_CHECK_VALUE(static_cast<size_t>(layout.bytes()) <= available, layout.repr(), " needs ", layout.bytes(),
-                    " bytes, the tensor's memory has ", available);
-  size_t nbytes = at::detail::computeStorageNbytes(sizes, strides, self.element_size(), offset.value_or(0));
+  TORCH_CHECK_VALUE(static_cast<size_t>(layout.bytes()) <= available, layout.repr(), " needs ",
+                    layout.bytes(), " bytes, the tensor's memory has ", available);
+  size_t nbytes =
+      at::detail::computeStorageNbytes(sizes, strides, self.element_size(), offset.value_or(0));
   auto alias = c10::make_intrusive<SpyreStorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
-                                                     alias_of(self.storage()), allocator(), /*resizable=*/false);
+                                                     alias_of(self.storage()), allocator(),
+                                                     /*resizable=*/false);
   alias->tiling = std::move(tiling);
-  auto result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(alias)), self.key_set(), self.dtype());
+  auto result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(alias)),
+                                                         self.key_set(), self.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return result;
 }
 
-at::Tensor reinterpret_tensor(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                              int64_t offset_increment) {
+at::Tensor reinterpret_tensor(const at::Tensor& self, c10::IntArrayRef sizes,
+                              c10::IntArrayRef strides, int64_t offset_increment) {
   return make_view(self, sizes, strides, self.storage_offset() + offset_increment);
 }
 
@@ -124,10 +137,13 @@ void set_layout(const at::Tensor& self, const card::StickLayout& layout) {
   auto own = get_layout(self);
   if (own && *own == layout) return;
   auto& storage = *spyre_storage(self);
-  size_t whole = at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.element_size());
+  size_t whole =
+      at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.element_size());
   TORCH_CHECK_VALUE(self.storage_offset() == 0 && whole == storage.nbytes(),
-                    "the layout belongs to the storage: set it through a tensor that covers the whole storage, not a view");
-  reshape_storage(storage, storage.nbytes(), explicit_tiling(self.sizes(), self.strides(), self.scalar_type(), layout));
+                    "the layout belongs to the storage: set it through a tensor that covers the "
+                    "whole storage, not a view");
+  reshape_storage(storage, storage.nbytes(),
+                  explicit_tiling(self.sizes(), self.strides(), self.scalar_type(), layout));
 }
 
 }  // namespace spyre

@@ -17,7 +17,9 @@ def device_index(device: DeviceLike = None, *, optional: bool = True) -> int:
     if device is None:
         if optional:
             return current_device()
-        raise TypeError("a device is needed: an index, a string such as 'spyre:0' or a torch.device")
+        raise TypeError(
+            "a device is needed: an index, a string such as 'spyre:0' or a torch.device"
+        )
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
@@ -57,7 +59,10 @@ def current_device() -> int:
 
 
 def set_device(device: DeviceLike) -> None:
-    """Make a card current for the calling thread. Checked at once if the runtime runs, else when it starts."""
+    """Make a card current for the calling thread.
+
+    The index is checked at once if the runtime runs, else when it starts.
+    """
     _C.set_device(device_index(device, optional=False))
 
 
@@ -68,7 +73,7 @@ def _exchange_device(index: int) -> int:
 _maybe_exchange_device = _exchange_device
 
 
-class device:  # noqa: N801  (the name is PyTorch's)
+class device:
     """Context manager that makes a card current: `with torch.spyre.device(1): ...`."""
 
     def __init__(self, device: DeviceLike) -> None:
@@ -83,7 +88,7 @@ class device:  # noqa: N801  (the name is PyTorch's)
         _C._exchange_device(self.prev_idx)
 
 
-class device_of(device):  # noqa: N801
+class device_of(device):
     """Context manager that makes the card of a tensor current; does nothing for other tensors."""
 
     def __init__(self, obj: Any) -> None:

@@ -33,7 +33,12 @@ _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
         "_exchange_device",
         "_maybe_exchange_device",
     ),
-    properties: ("SpyreDeviceProperties", "get_device_properties", "get_device_name", "get_device_capability"),
+    properties: (
+        "SpyreDeviceProperties",
+        "get_device_properties",
+        "get_device_name",
+        "get_device_capability",
+    ),
     random: (
         "default_generators",
         "manual_seed",
@@ -81,13 +86,15 @@ _PLACEHOLDERS = ("Scheduling", "GraphLowering", "Lowering", "Codegen", "Compile"
 class _SpyreModule(types.ModuleType):
     @property
     def _initialized(self) -> bool:
-        """Asked by torch.utils.checkpoint, which saves the generator's state only of a running device."""
+        """torch.utils.checkpoint saves a generator's state only if this says so."""
         return impl.is_initialized()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_C":
             raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")
-        if name == "memory":  # torch.accelerator.memory does not exist yet while torch is being imported
+        if (
+            name == "memory"
+        ):  # torch.accelerator.memory does not exist yet while torch is being imported
             import torch
 
             return torch.accelerator.memory
@@ -103,7 +110,9 @@ class _SpyreModule(types.ModuleType):
 
 def build() -> types.ModuleType:
     """The module to register as `torch.spyre`."""
-    module = _SpyreModule(f"torch.{DEVICE_NAME}", "The Spyre accelerator: devices, memory, streams, random numbers.")
+    module = _SpyreModule(
+        f"torch.{DEVICE_NAME}", "The Spyre accelerator: devices, memory, streams, random numbers."
+    )
     for source, names in _NAMES.items():
         for name in names:
             setattr(module, name, getattr(source, name))

@@ -1,4 +1,4 @@
-"""Random numbers: one mt19937 generator per card, the same sequence as the CPU's for the same seed."""
+"""Random numbers: one mt19937 generator per card; a seed gives the same sequence as on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_spyre import _C
 from torch_spyre.device.impl import DeviceLike, device_count, device_index
 
 
-class _Generators(tuple):  # type: ignore[type-arg]
+class _Generators(tuple[torch.Generator, ...]):
     """`torch.spyre.default_generators[i]`, made on first look so that importing starts nothing."""
 
     def __getitem__(self, index: int) -> torch.Generator:  # type: ignore[override]

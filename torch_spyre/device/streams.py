@@ -26,9 +26,9 @@ class Stream(torch.Stream):
 
     def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> Stream:
         if "stream_id" in kwargs:
-            return super().__new__(cls, **kwargs)  # type: ignore[no-any-return]
+            return super().__new__(cls, **kwargs)
         index = device_index(device)
-        return super().__new__(cls, device=torch.device(DEVICE_NAME, index), priority=priority)  # type: ignore[no-any-return]
+        return super().__new__(cls, device=torch.device(DEVICE_NAME, index), priority=priority)
 
     @property
     def id(self) -> int:
@@ -70,7 +70,9 @@ class Event(metaclass=_EventType):
 def _from_id(stream_id: int, device: DeviceLike) -> Stream:
     """A handle for a stream that exists, without taking one from the pools."""
     known = torch.accelerator.current_stream(device_index(device))
-    return Stream(stream_id=stream_id, device_index=known.device_index, device_type=known.device_type)
+    return Stream(
+        stream_id=stream_id, device_index=known.device_index, device_type=known.device_type
+    )
 
 
 def current_stream(device: DeviceLike = None) -> Stream:

@@ -1,7 +1,8 @@
 """Reporting of operations that ran on the host.
 
-The C++ boxed path counts them and calls `warn_fallback` once per operation. Silence the warnings with
-`torch.spyre.set_fallback_warning(False)`, SPYRE_FALLBACK_WARN=0, or a filter for `FallbackWarning`.
+The C++ boxed path counts them and calls `warn_fallback` once per operation. Silence the warnings
+with `torch.spyre.set_fallback_warning(False)`,
+SPYRE_FALLBACK_WARN=0, or a filter for `FallbackWarning`.
 """
 
 from __future__ import annotations

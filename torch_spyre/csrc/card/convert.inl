@@ -103,18 +103,25 @@ struct Dlf16ToF32 {
   SPYRE_SIMD_INLINE static Pair<U32x8> apply(const U16x16& code) { return decode(code); }
 };
 
-// One fraction bit less and an exponent that is larger by 16; only halves that are subnormal,
-// infinite or NaN need more than this integer average.
+// True where low <= value < high.
+SPYRE_SIMD_INLINE I16x16 within(const U16x16& value, uint16_t low, uint16_t high) {
+  const U16x16 above = value - low, most = U16x16{} + static_cast<uint16_t>(high - low - 1);
+  return min(above, most) == above;
+}
+
+// One fraction bit less and an exponent that is larger by 16: an integer average does both. Only
+// halves that are subnormal, infinite or NaN need more.
 struct F16ToDlf16 {
   using From = uint16_t;
   using To = uint16_t;
   SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& half) {
-    const I16x16 magnitude = bits<I16x16>(half & 0x7fff);
-    const I16x16 number = magnitude != 0;
-    const I16x16 rare = (number & (magnitude < 0x0400)) | (magnitude > 0x7bff);
-    if (__builtin_expect(any(rare), 0)) return encode(widen_half(half));
-    const I16x16 code = ((magnitude + 1) >> 1) + (number & int16_t{16 << 9});
-    return bits<U16x16>(code) | (half & 0x8000);
+    const U16x16 magnitude = half & 0x7fff;
+    const I16x16 zero = magnitude == 0;
+    if (__builtin_expect(!all(within(magnitude, 0x0400, 0x7c00) | zero), 0)) {
+      return encode(widen_half(half));
+    }
+    const U16x16 rebias = U16x16{} + uint16_t{2 * (16 << 9)};
+    return (average(magnitude, rebias) & bits<U16x16>(~zero)) | (half & 0x8000);
   }
 };
 
@@ -123,29 +130,50 @@ struct Dlf16ToF16 {
   using From = uint16_t;
   using To = uint16_t;
   SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& code) {
-    const I16x16 magnitude = bits<I16x16>(code & Dlfloat16::kMagnitude);
-    const I16x16 number = magnitude != 0;
-    constexpr int16_t kSmallestNormal = 17 << 9;  // 2^-14
-    constexpr int16_t k65536 = 47 << 9;
-    const I16x16 rare = (number & (magnitude < kSmallestNormal)) | (magnitude >= k65536);
-    const U16x16 sign = code & Dlfloat16::kSign;
-    if (__builtin_expect(any(rare), 0)) {
+    constexpr uint16_t kSmallestNormal = 17 << 9;  // 2^-14
+    constexpr uint16_t k65536 = 47 << 9;
+    const U16x16 magnitude = code & Dlfloat16::kMagnitude, sign = code & Dlfloat16::kSign;
+    const I16x16 zero = magnitude == 0;
+    if (__builtin_expect(!all(within(magnitude, kSmallestNormal, k65536) | zero), 0)) {
       const U16x16 is_65536 = bits<U16x16>(magnitude == k65536);
       return (round_to_half(decode(code)) & ~is_65536) | ((sign | 0x7bff) & is_65536);
     }
-    return bits<U16x16>((magnitude - (number & int16_t{16 << 9})) << 1) | sign;
+    return (((magnitude - (16 << 9)) << 1) & bits<U16x16>(~zero)) | sign;
   }
 };
 
+// Two fraction bits more and an exponent that is smaller by 96, all in 16 bits: bfloat16 values are
+// exact on the card but for the ends of its range.
 struct Bf16ToDlf16 {
   using From = uint16_t;
   using To = uint16_t;
-  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& value) { return encode(widen_bf16(value)); }
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& value) {
+    constexpr int16_t kRebias = 96 << 7;
+    constexpr int16_t kHalfTiny = Dlfloat16::kHalfTiny >> 16;  // rounded down: no bfloat16 between
+    constexpr int16_t kEnd = kRebias + (64 << 7);              // 2^33
+    const I16x16 magnitude = bits<I16x16>(value & 0x7fff);
+    const I16x16 large = magnitude >= kEnd, nan = magnitude > 0x7f80;
+    const I16x16 exact = (magnitude > kRebias) & ~large;
+    const I16x16 tiny = (magnitude > kHalfTiny) & (magnitude <= kRebias);
+    const I16x16 code = (exact & (magnitude - kRebias) << 2) | (tiny & int16_t{1}) |
+                        (large & int16_t{Dlfloat16::kInfinity}) | (nan & int16_t{Dlfloat16::kNan});
+    return bits<U16x16>(code) | (value & 0x8000);
+  }
 };
 struct Dlf16ToBf16 {
   using From = uint16_t;
   using To = uint16_t;
-  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& code) { return round_to_bf16(decode(code)); }
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& code) {
+    constexpr uint16_t kRebias = 96 << 7;
+    const U16x16 magnitude = code & Dlfloat16::kMagnitude;
+    const U16x16 number = bits<U16x16>(magnitude != 0);
+    const U16x16 special = bits<U16x16>(bits<I16x16>(magnitude) >= int16_t{Dlfloat16::kInfinity});
+    const U16x16 nan = bits<U16x16>(magnitude == Dlfloat16::kNan);
+    // To nearest, ties to even, of two bits.
+    const U16x16 rounded = ((magnitude + 1 + (magnitude >> 2 & 1)) >> 2) + kRebias;
+    const U16x16 finite = rounded & number & ~special;
+    return finite | (special & 0x7f80) | (nan & 0x40) | (code & Dlfloat16::kSign);
+  }
 };
 
 template <uint16_t kOne>

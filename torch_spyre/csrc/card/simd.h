@@ -80,8 +80,16 @@ SPYRE_SIMD_INLINE void stream(void* to, const U8x32& value) {
 }
 SPYRE_SIMD_INLINE void fence() { _mm_sfence(); }
 
-SPYRE_SIMD_INLINE bool any(const I16x16& mask) {
-  return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+// Of a mask, whose lanes are all ones or all zeros.
+SPYRE_SIMD_INLINE bool all(const I16x16& mask) {
+  return _mm256_testc_si256((__m256i)mask, _mm256_set1_epi16(-1));
+}
+// Unsigned. average: (a + b + 1) / 2.
+SPYRE_SIMD_INLINE U16x16 min(const U16x16& a, const U16x16& b) {
+  return (U16x16)_mm256_min_epu16((__m256i)a, (__m256i)b);
+}
+SPYRE_SIMD_INLINE U16x16 average(const U16x16& a, const U16x16& b) {
+  return (U16x16)_mm256_avg_epu16((__m256i)a, (__m256i)b);
 }
 SPYRE_SIMD_INLINE I16x16 min(const I16x16& a, const I16x16& b) {
   return (I16x16)_mm256_min_epi16((__m256i)a, (__m256i)b);
@@ -127,22 +135,26 @@ SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
 SPYRE_SIMD_INLINE void transpose16x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
                                         ptrdiff_t from_pitch) {
   __m256i r[8], s[8];
+#pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     const auto* upper = reinterpret_cast<const __m128i*>(from + i * from_pitch);
     const auto* lower = reinterpret_cast<const __m128i*>(from + (i + 8) * from_pitch);
     r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(upper)),
                                    _mm_loadu_si128(lower), 1);
   }
+#pragma GCC unroll 8
   for (int i = 0; i < 4; ++i) {
     s[2 * i] = _mm256_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
     s[2 * i + 1] = _mm256_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
   }
+#pragma GCC unroll 8
   for (int i = 0; i < 2; ++i) {  // columns 0-1, 2-3, 4-5, 6-7 of four rows
     r[4 * i] = _mm256_unpacklo_epi32(s[4 * i], s[4 * i + 2]);
     r[4 * i + 1] = _mm256_unpackhi_epi32(s[4 * i], s[4 * i + 2]);
     r[4 * i + 2] = _mm256_unpacklo_epi32(s[4 * i + 1], s[4 * i + 3]);
     r[4 * i + 3] = _mm256_unpackhi_epi32(s[4 * i + 1], s[4 * i + 3]);
   }
+#pragma GCC unroll 8
   for (int i = 0; i < 4; ++i) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 2 * i * to_pitch),
                         _mm256_unpacklo_epi64(r[i], r[i + 4]));
@@ -154,19 +166,23 @@ SPYRE_SIMD_INLINE void transpose16x8_16(std::byte* to, ptrdiff_t to_pitch, const
 SPYRE_SIMD_INLINE void transpose8x8_32(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
                                        ptrdiff_t from_pitch) {
   __m256 r[8], s[8];
+#pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(from + i * from_pitch));
   }
+#pragma GCC unroll 8
   for (int i = 0; i < 4; ++i) {
     s[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
     s[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
   }
+#pragma GCC unroll 8
   for (int i = 0; i < 2; ++i) {  // four columns of four rows, in each half of the vector
     r[4 * i] = _mm256_shuffle_ps(s[4 * i], s[4 * i + 2], 0x44);
     r[4 * i + 1] = _mm256_shuffle_ps(s[4 * i], s[4 * i + 2], 0xee);
     r[4 * i + 2] = _mm256_shuffle_ps(s[4 * i + 1], s[4 * i + 3], 0x44);
     r[4 * i + 3] = _mm256_shuffle_ps(s[4 * i + 1], s[4 * i + 3], 0xee);
   }
+#pragma GCC unroll 8
   for (int i = 0; i < 4; ++i) {
     _mm256_storeu_ps(reinterpret_cast<float*>(to + i * to_pitch),
                      _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
@@ -180,10 +196,17 @@ SPYRE_SIMD_INLINE void transpose8x8_32(std::byte* to, ptrdiff_t to_pitch, const 
 SPYRE_SIMD_INLINE void stream(void* to, const U8x32& value) { store(to, value); }
 SPYRE_SIMD_INLINE void fence() {}
 
-SPYRE_SIMD_INLINE bool any(const I16x16& mask) {
+SPYRE_SIMD_INLINE bool all(const I16x16& mask) {
   typedef int64_t I64x4 __attribute__((vector_size(32)));
   const I64x4 m = bits<I64x4>(mask);
-  return (m[0] | m[1] | m[2] | m[3]) != 0;
+  return (m[0] & m[1] & m[2] & m[3]) == -1;
+}
+SPYRE_SIMD_INLINE U16x16 min(const U16x16& a, const U16x16& b) {
+  const U16x16 less = (U16x16)(a < b);
+  return (a & less) | (b & ~less);
+}
+SPYRE_SIMD_INLINE U16x16 average(const U16x16& a, const U16x16& b) {
+  return (a | b) - ((a ^ b) >> 1);
 }
 SPYRE_SIMD_INLINE I16x16 min(const I16x16& a, const I16x16& b) {
   const I16x16 less = a < b;
