@@ -128,6 +128,8 @@ def _add_layout_to_empty() -> None:
 
     _replace(torch, "empty", empty)
 
+    torch.jit._builtins._register_builtin(empty, "aten::empty")  # torch.jit.script goes by identity
+
     # `with torch.device(...)` recognises factory functions by identity and sees the one below ours.
     constructors = torch.utils._device._device_constructors
     both = functools.lru_cache(1)(lambda: {*constructors(), original})

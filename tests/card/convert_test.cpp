@@ -1,5 +1,5 @@
-// The row kernels other than DLFloat16: IEEE half, bfloat16, booleans, integers, copies, transposes.
-// All forms must agree with definitions in double that share no code with them.
+// The row kernels other than DLFloat16: IEEE half, bfloat16, booleans, integers, copies,
+// transposes. All forms must agree with definitions in double that share no code with them.
 #include "convert.h"
 
 #include <algorithm>

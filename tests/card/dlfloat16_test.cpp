@@ -20,8 +20,8 @@ constexpr int kCodes = 65536;
 constexpr int kInfinityCode = 0x7ffe;
 constexpr int kNanCode = 0x7fff;
 
-// magnitudes()[a] for a = 0 ... 0x7ffe; the last is what the infinity code would be as a number, which
-// is where rounding past the largest finite value begins.
+// magnitudes()[a] for a = 0 ... 0x7ffe; the last is what the infinity code would be as a number,
+// which is where rounding past the largest finite value begins.
 const std::vector<double>& magnitudes() {
   static const std::vector<double> table = [] {
     std::vector<double> values = {0.0};
@@ -269,8 +269,7 @@ TEST(every_half_becomes_the_nearest_code) {
 TEST(every_half_is_converted_the_same_alone_and_among_numbers) {
   // The integer path and the path for rare values share a vector of 16: try both for each half.
   for (Simd simd : forms()) {
-    const ConvertRows rows =
-        convert_table(simd).to_card[static_cast<int>(Conversion::F16_DLF16)];
+    const ConvertRows rows = convert_table(simd).to_card[static_cast<int>(Conversion::F16_DLF16)];
     for (int h = 0; h < kCodes; ++h) {
       uint16_t from[16], to[16];
       for (int i = 0; i < 16; ++i) from[i] = 0x3c00;
@@ -299,8 +298,7 @@ TEST(every_code_becomes_the_nearest_half) {
 
 TEST(a_code_of_the_half_range_is_converted_the_same_among_rare_ones) {
   for (Simd simd : forms()) {
-    const ConvertRows rows =
-        convert_table(simd).from_card[static_cast<int>(Conversion::F16_DLF16)];
+    const ConvertRows rows = convert_table(simd).from_card[static_cast<int>(Conversion::F16_DLF16)];
     for (int c = 0; c < 0x7fff; c += 3) {
       uint16_t from[16], to[16];
       for (int i = 0; i < 16; ++i) from[i] = static_cast<uint16_t>(c);

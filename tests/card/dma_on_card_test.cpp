@@ -25,8 +25,7 @@ struct Storage {
 
   int64_t elem_bytes() const { return bytes_per_elem(placement.layout.format); }
   int64_t bytes() const {
-    return untiled ? static_cast<int64_t>(places.size()) * elem_bytes()
-                   : placement.layout.bytes();
+    return untiled ? static_cast<int64_t>(places.size()) * elem_bytes() : placement.layout.bytes();
   }
   CardSide side(std::byte* base) const {
     return {base, untiled ? nullptr : &placement, untiled ? elem_bytes() : 0};
@@ -201,14 +200,14 @@ TEST(impossible_copies_are_refused) {
   const Buffer before = memory;
   const CardSide side = matrix.side(memory.data());
   const View view = full_view(matrix.placement);
-  CHECK_THROWS(copy_on_card(side, view, side, {{60, 4}, {1, 60}, 0}, pool()),
-               std::invalid_argument, "same sizes");
+  CHECK_THROWS(copy_on_card(side, view, side, {{60, 4}, {1, 60}, 0}, pool()), std::invalid_argument,
+               "same sizes");
   CHECK_THROWS(copy_on_card(side, view, {memory.data(), nullptr, 4}, view, pool()),
                std::invalid_argument, "2 and 4 bytes");
-  CHECK_THROWS(copy_on_card(side, {{4, 60}, {60, 1}, 1}, side, view, pool()),
-               std::invalid_argument, "outside");
-  CHECK_THROWS(copy_on_card(side, view, side, {{4, 60}, {60, 1}, 1}, pool()),
-               std::invalid_argument, "outside");
+  CHECK_THROWS(copy_on_card(side, {{4, 60}, {60, 1}, 1}, side, view, pool()), std::invalid_argument,
+               "outside");
+  CHECK_THROWS(copy_on_card(side, view, side, {{4, 60}, {60, 1}, 1}, pool()), std::invalid_argument,
+               "outside");
   copy_on_card(side, {{0, 60}, {60, 1}, 0}, side, {{0, 60}, {60, 1}, 0}, pool());
   CHECK(memory == before);
 }

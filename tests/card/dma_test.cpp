@@ -1,5 +1,5 @@
-// Copies to and from the card against the slow model of storage_model.h: all bytes of both sides are
-// compared, so that nothing but the selected elements may change.
+// Copies to and from the card against the slow model of storage_model.h: all bytes of both sides
+// are compared, so that nothing but the selected elements may change.
 #include "dma.h"
 
 #include <cstdio>
@@ -55,9 +55,7 @@ struct Case {
   Numerics numerics = Numerics::DLFLOAT16;
 
   int64_t card_bytes() const { return bytes_per_elem(placement.layout.format); }
-  int64_t host_bytes() const {
-    return type == HostType::RAW ? card_bytes() : bytes_of(type);
-  }
+  int64_t host_bytes() const { return type == HostType::RAW ? card_bytes() : bytes_of(type); }
   CardSide card(Buffer& buffer) const { return {buffer.data(), &placement, 0}; }
 };
 
@@ -228,8 +226,8 @@ TEST(widened_sticks_are_read_and_written_in_the_order_of_the_columns) {
   check_placement(placement);
   const Places places = find_places(placement);
   CHECK_EQ(count_placed(places), 500);
-  CHECK_EQ(places.at(4).front(), 5 * 32);              // column 4: second stick of the pair
-  CHECK_EQ(places.at(8 + 1).front(), 4 + 1);           // column 9: group 1 of the first
+  CHECK_EQ(places.at(4).front(), 5 * 32);                // column 4: second stick of the pair
+  CHECK_EQ(places.at(8 + 1).front(), 4 + 1);             // column 9: group 1 of the first
   CHECK_EQ(places.at(64 + 4 + 3).front(), 15 * 32 + 3);  // column 71
   const View slice = {{5, 30}, {100, 2}, 7};
   for (const View& view : {full_view(placement), slice}) {
@@ -254,8 +252,8 @@ TEST(other_arrangements_are_in_standard_order) {
   Random random(4);
   Placement standard = raw_placement({5, 100}, {2, 5, 64}, {64, 100, 1});
   const Places places = find_places(standard);
-  for (auto arrangement : {ElementArrangement::QFP8CH, ElementArrangement::EXX2,
-                           ElementArrangement::DL16_TO_FP32}) {
+  for (auto arrangement :
+       {ElementArrangement::QFP8CH, ElementArrangement::EXX2, ElementArrangement::DL16_TO_FP32}) {
     Placement placement = standard;  // 16-bit elements: there is nothing to widen
     placement.layout.arrangement = arrangement;
     check_both({placement, places, full_view(placement), row_major(placement.sizes)}, random);
@@ -268,14 +266,14 @@ TEST(every_pair_of_types_goes_both_ways_through_every_kind_of_box) {
   for (const TypePair& pair : type_pairs()) {
     CHECK(has_conversion(pair.type, pair.format));
     for (const Dims& order : {Dims{0, 1}, Dims{1, 0}, Dims{0, 1, -1}}) {
-      const Placement placement = {make_layout(sizes, {150, 1}, pair.format, order), sizes,
-                                   {150, 1}};
+      const Placement placement = {
+          make_layout(sizes, {150, 1}, pair.format, order), sizes, {150, 1}};
       check_placement(placement);
       const Places places = find_places(placement);
       for (const Dims& host_strides : {Dims{150, 1}, Dims{1, 70}, Dims{310, 2}}) {
-        check_both({placement, places, full_view(placement), host_strides, pair.type,
-                    pair.numerics},
-                   random);
+        check_both(
+            {placement, places, full_view(placement), host_strides, pair.type, pair.numerics},
+            random);
       }
     }
   }
@@ -326,8 +324,8 @@ TEST(large_copies_on_several_threads_are_right) {
   const Dims sizes = {1100, 2100};  // above the sizes where threads and streaming stores begin
   const Dims strides = row_major(sizes);
   for (const Dims& order : {Dims{0, 1}, Dims{1, 0}}) {
-    const Placement placement = {make_layout(sizes, strides, DataFormat::SEN169_FP16, order),
-                                 sizes, strides};
+    const Placement placement = {make_layout(sizes, strides, DataFormat::SEN169_FP16, order), sizes,
+                                 strides};
     check_placement(placement);
     // The model's maps would be slow here: both orders have a closed form.
     Dims place(sizes[0] * sizes[1]);
@@ -389,8 +387,8 @@ TEST(untiled_storages_are_strided_memory) {
 TEST(integers_that_do_not_fit_are_reported_wherever_they_are) {
   const Dims sizes = {300, 400};
   for (const Dims& order : {Dims{0, 1}, Dims{1, 0}, Dims{0, 1, -1}}) {
-    const Placement placement = {make_layout(sizes, {400, 1}, DataFormat::IEEE_INT32, order),
-                                 sizes, {400, 1}};
+    const Placement placement = {
+        make_layout(sizes, {400, 1}, DataFormat::IEEE_INT32, order), sizes, {400, 1}};
     std::vector<std::byte> card(placement.layout.bytes());
     std::vector<int64_t> host(300 * 400, -5);
     const auto copy = [&] {
@@ -439,9 +437,9 @@ TEST(views_that_leave_the_placed_elements_are_refused_before_anything_is_copied)
   refuses(dense, {{241}, {1}, 0}, "outside");
   refuses(dense, {{1}, {1}, 240}, "outside");
   refuses(dense, {{4, 60}, {60, 1}, 1}, "[4, 60]");
-  refuses(gaps, {{61}, {1}, 0}, "outside");         // into the gap
+  refuses(gaps, {{61}, {1}, 0}, "outside");  // into the gap
   refuses(gaps, {{4, 60}, {100, 1}, 1}, "outside");
-  refuses(gaps, {{1}, {1}, 62}, "outside");         // a place in the stick, but padding
+  refuses(gaps, {{1}, {1}, 62}, "outside");  // a place in the stick, but padding
   refuses(gaps, {{5}, {100}, 0}, "outside");
   refuses(dense, {{3}, {-1}, 2}, "negative");
   refuses(dense, {{3}, {1}, -1}, "negative");
@@ -457,14 +455,15 @@ TEST(copies_without_a_conversion_are_refused) {
   const Placement placement = raw_placement({4, 60}, {1, 4, 64}, {64, 60, 1});
   std::vector<std::byte> card(placement.layout.bytes()), host(4096);
   const View view = full_view(placement);
-  CHECK_THROWS(copy_to_card({card.data(), &placement, 0}, view, {host.data(), HostType::I64, {60, 1}},
-                            Numerics::DLFLOAT16, pool()),
-               std::invalid_argument, "no conversion between host type I64 and device format SEN169");
-  CHECK_THROWS(copy_from_card({card.data(), nullptr, 2}, view, {host.data(), HostType::F32, {60, 1}},
-                              Numerics::DLFLOAT16, pool()),
+  CHECK_THROWS(copy_to_card({card.data(), &placement, 0}, view,
+                            {host.data(), HostType::I64, {60, 1}}, Numerics::DLFLOAT16, pool()),
+               std::invalid_argument,
+               "no conversion between host type I64 and device format SEN169");
+  CHECK_THROWS(copy_from_card({card.data(), nullptr, 2}, view,
+                              {host.data(), HostType::F32, {60, 1}}, Numerics::DLFLOAT16, pool()),
                std::invalid_argument, "untiled elements of 2 bytes");
-  CHECK_THROWS(copy_from_card({card.data(), nullptr, 3}, view, {host.data(), HostType::RAW, {60, 1}},
-                              Numerics::DLFLOAT16, pool()),
+  CHECK_THROWS(copy_from_card({card.data(), nullptr, 3}, view,
+                              {host.data(), HostType::RAW, {60, 1}}, Numerics::DLFLOAT16, pool()),
                std::invalid_argument, "3 bytes");
   CHECK_THROWS(copy_to_card({card.data(), &placement, 0}, view, {host.data(), HostType::F16, {1}},
                             Numerics::DLFLOAT16, pool()),

@@ -158,11 +158,11 @@ TEST(layouts_that_are_one_too_small_are_refused) {
   CHECK_THROWS(check_placement(raw({40, 60}, {60, 1}, {1, 60, 64}, {64, 2, 120})),
                std::invalid_argument, text);
   // A widened row of 64 columns needs both sticks of a pair.
-  StickLayout single = {{1, 4, 32}, {32, 64, 1}, DataFormat::IEEE_FP32,
-                        ElementArrangement::DL16_TO_FP32};
+  StickLayout single = {
+      {1, 4, 32}, {32, 64, 1}, DataFormat::IEEE_FP32, ElementArrangement::DL16_TO_FP32};
   CHECK_THROWS(check_placement({single, {4, 20}, {20, 1}}), std::invalid_argument, text);
-  StickLayout three = {{3, 4, 32}, {32, 96, 1}, DataFormat::IEEE_FP32,
-                       ElementArrangement::DL16_TO_FP32};
+  StickLayout three = {
+      {3, 4, 32}, {32, 96, 1}, DataFormat::IEEE_FP32, ElementArrangement::DL16_TO_FP32};
   CHECK_THROWS(check_placement({three, {4, 96}, {96, 1}}), std::invalid_argument, text);
 }
 
@@ -186,8 +186,8 @@ TEST(malformed_layouts_are_refused_with_a_reason) {
                "negative");
   CHECK_THROWS(check_placement(raw({3, 3}, {1, 1}, {1, 3, 64}, {64, 3, 1})), std::invalid_argument,
                "overlap or interleave");
-  CHECK_THROWS(check_placement(raw({2, 3}, {6, 4}, {1, 2, 64}, {256, 6, 4})),
-               std::invalid_argument, "overlap or interleave");
+  CHECK_THROWS(check_placement(raw({2, 3}, {6, 4}, {1, 2, 64}, {256, 6, 4})), std::invalid_argument,
+               "overlap or interleave");
   Placement invalid = raw({60}, {1}, {1, 64}, {64, 1});
   invalid.layout.format = DataFormat::INVALID;
   CHECK_THROWS(check_placement(invalid), std::invalid_argument, "no tensor form");

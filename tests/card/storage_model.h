@@ -19,8 +19,8 @@ inline int64_t pick(Random& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-// For each storage element its positions on the device, none for elements that are not placed. There
-// are several with broadcast axes; the one with their indices 0 comes first.
+// For each storage element its positions on the device, none for elements that are not placed.
+// There are several with broadcast axes; the one with their indices 0 comes first.
 using Places = std::vector<std::vector<int64_t>>;
 
 // Which storage elements exist.
@@ -39,8 +39,8 @@ inline std::vector<bool> placed_elements(const Dims& sizes, const Dims& strides)
   return placed;
 }
 
-// An axis that holds data. In widened layouts the two axes of the stick are one: `stick_count` then is
-// the axis that counts sticks.
+// An axis that holds data. In widened layouts the two axes of the stick are one: `stick_count` then
+// is the axis that counts sticks.
 struct DataAxis {
   int64_t stride;
   int axis;
@@ -141,8 +141,7 @@ class Buffer {
     const auto address = reinterpret_cast<uintptr_t>(memory_.data());
     data_ = (address + kGuard + 127) / 128 * 128 - address;
   }
-  Buffer(const Buffer& other)
-      : size_(other.size_), memory_(other.memory_.size()) {
+  Buffer(const Buffer& other) : size_(other.size_), memory_(other.memory_.size()) {
     const auto address = reinterpret_cast<uintptr_t>(memory_.data());
     data_ = (address + kGuard + 127) / 128 * 128 - address;
     std::memcpy(memory_.data() + data_ - kGuard, other.memory_.data() + other.data_ - kGuard,
@@ -246,8 +245,8 @@ inline Dims random_sizes(Random& random, int64_t most_elements) {
 }
 
 inline Placement random_placement(const Dims& sizes, DataFormat format, Random& random) {
-  const Dims strides = random_strides(sizes, pick(random, 0, 2) == 0, pick(random, 0, 3) == 0,
-                                      random);
+  const Dims strides =
+      random_strides(sizes, pick(random, 0, 2) == 0, pick(random, 0, 3) == 0, random);
   Dims order;
   for (size_t d : random_order(sizes.size(), random)) order.push_back(static_cast<int64_t>(d));
   if (pick(random, 0, 1) == 0) std::sort(order.begin(), order.end());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -253,6 +254,24 @@ def test_checkpoints_hold_ordinary_tensors(tmp_path, script):
     assert back["t"].untyped_storage().data_ptr() == back["rows"].untyped_storage().data_ptr()
     torch.save(host, path)
     assert torch.equal(torch.load(path, map_location="spyre").cpu(), round_trip(host))
+
+
+def test_plain_pickle():
+    layout = torch.spyre.SpyreTensorLayout([7, 100], [100, 1], torch.float16, [1, 0])
+    for t in (
+        torch.randn(7, 100).half().to("spyre", device_layout=layout),
+        torch.arange(5, device="spyre") + 2**40,
+        torch.randn(3, 4, dtype=torch.complex64, device="spyre"),
+    ):
+        back = pickle.loads(pickle.dumps(t))
+        assert back.device.type == "spyre" and torch.equal(back.cpu(), t.cpu())
+
+
+def test_scripting_with_the_patched_factory():
+    def make(n: int):
+        return torch.empty([n, 2])
+
+    assert torch.jit.script(make)(3).shape == (3, 2)
 
 
 def test_deepcopy_and_clone():

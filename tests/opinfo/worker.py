@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import hashlib
 import json
 import os
 import random
@@ -22,6 +23,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -400,6 +402,18 @@ def silence_warnings() -> None:
 # 5. The worker program
 
 
+def device_build() -> str:
+    """Return a fingerprint of the device's code as this process finds it on disk."""
+    package = sys.modules.get("torch_spyre")
+    if package is None or package.__file__ is None:
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted(Path(package.__file__).parent.rglob("*")):
+        if path.suffix in (".py", ".so"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def main() -> int:
     """Answer tasks until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -416,6 +430,7 @@ def main() -> int:
     def send(**fields: Any) -> None:
         print(json.dumps(fields), file=answers, flush=True)
 
+    build = device_build()
     try:
         device = torch.device(args.device)
         torch.ones(1, device=device).cpu()
@@ -423,7 +438,7 @@ def main() -> int:
         send(fatal=f"the device {args.device!r} does not work: {explain(error)}")
         return 1
     ops = all_ops()
-    send(ready=True)
+    send(build=build)
     for line in sys.stdin:
         task = json.loads(line)
         dtype = getattr(torch, task["dtype"])

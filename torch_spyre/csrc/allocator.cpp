@@ -26,6 +26,7 @@ void delete_block(void* context) {
   auto& memory = get_card(static_cast<c10::DeviceIndex>(block->card)).memory;
   auto size = static_cast<int64_t>(block->size);
   report(block, -size, memory);
+  block->note.reset();
   memory.free(block);
 }
 
@@ -109,6 +110,12 @@ card::Block* block_of(const c10::DataPtr& data) {
   TORCH_INTERNAL_ASSERT(data.get_deleter() == &delete_block,
                         "memory that the spyre allocator did not make");
   return static_cast<card::Block*>(context);
+}
+
+c10::DataPtr borrowed(const card::Block& block) {
+  auto* alias = new Alias{const_cast<card::Block*>(&block), c10::Storage()};
+  c10::Device where(kSpyre, static_cast<c10::DeviceIndex>(block.card));
+  return {reinterpret_cast<void*>(block.address), alias, &delete_alias, where};
 }
 
 c10::DataPtr alias_of(const c10::Storage& owner) {

@@ -203,8 +203,7 @@ void copy_spyre_to_spyre(const at::Tensor& src, const at::Tensor& dst) {
                from.nbytes() == to.nbytes();
   if (whole && from.tiling && !to.tiling && from.device() == to.device()) {
     // UntypedStorage.copy_, as deepcopy and clone use it: the copy gets the same tiling.
-    to.set_data_ptr_noswap(allocate_on(to.device().index(), from.block()->requested));
-    to.tiling = from.tiling;
+    to.place(allocate_on(to.device().index(), from.block()->requested), from.tiling);
     const auto& p = from.tiling->placement;
     auto typed = [&](const at::Tensor& bytes) {
       auto t = at::empty({0}, bytes.options().dtype(from.tiling->dtype));
@@ -285,14 +284,16 @@ void copy_tensor(const at::Tensor& src_in, const at::Tensor& dst, bool non_block
     return copy_tensor(host, clear_bits(dst), false);
   }
   bool from_spyre = src.device().type() == kSpyre, to_spyre = dst.device().type() == kSpyre;
+  if (from_spyre) src = with_spyre_storage(src);
+  auto target = to_spyre ? with_spyre_storage(dst) : dst;
   if (from_spyre && to_spyre) {
-    if (!same_view(src, dst)) copy_spyre_to_spyre(src, dst);
+    if (!same_view(src, target)) copy_spyre_to_spyre(src, target);
   } else if (to_spyre) {
     TORCH_CHECK(src.is_cpu(), "cannot copy from ", src.device(), " to ", dst.device(),
                 "; copy through the cpu");
     TORCH_CHECK(src.layout() == c10::kStrided,
                 "spyre tensors are strided; cannot copy a tensor with layout ", src.layout());
-    write_from(src, dst, non_blocking);
+    write_from(src, target, non_blocking);
   } else {
     TORCH_CHECK(dst.is_cpu(), "cannot copy from ", src.device(), " to ", dst.device(),
                 "; copy through the cpu");

@@ -16,6 +16,7 @@
 #include "empty.h"
 #include "fallback.h"
 #include "hooks.h"
+#include "job_plan_bindings.h"
 #include "runtime.h"
 #include "storage.h"
 #include "stream.h"
@@ -384,4 +385,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   spyre::bind_streams(m);
   spyre::bind_random(m);
   spyre::bind_statistics(m);
+  spyre::bind_job_plans(m);
 }

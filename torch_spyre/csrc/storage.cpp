@@ -74,6 +74,31 @@ bool is_tileable(c10::ScalarType dtype) {
 
 card::Block* SpyreStorageImpl::block() const { return block_of(data_ptr()); }
 
+void SpyreStorageImpl::place(c10::DataPtr data, TilingPtr new_tiling) {
+  if (auto* block = block_of(data)) block->note = new_tiling;
+  set_data_ptr_noswap(std::move(data));
+  tiling = std::move(new_tiling);
+}
+
+at::Tensor with_spyre_storage(const at::Tensor& tensor) {
+  auto* plain = tensor.storage().unsafeGetStorageImpl();
+  if (C10_LIKELY(dynamic_cast<SpyreStorageImpl*>(plain) != nullptr)) return tensor;
+  auto address = reinterpret_cast<card::Address>(plain->data());
+  auto device = tensor.device().index();
+  const card::Block* block = address == 0 ? nullptr : get_card(device).memory.find(address);
+  TORCH_CHECK(block != nullptr && block->address == address,
+              "the tensor's memory is not a spyre allocation");
+  auto storage =
+      c10::make_intrusive<SpyreStorageImpl>(c10::StorageImpl::use_byte_size_t(), plain->nbytes(),
+                                            borrowed(*block), allocator(), /*resizable=*/false);
+  storage->tiling = std::static_pointer_cast<const Tiling>(block->note);
+  auto result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                         tensor.key_set(), tensor.dtype());
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(),
+                                                      tensor.storage_offset());
+  return result;
+}
+
 SpyreStorageImpl* spyre_storage(const c10::Storage& storage) {
   auto* impl = dynamic_cast<SpyreStorageImpl*>(storage.unsafeGetStorageImpl());
   TORCH_CHECK(impl != nullptr, "expected a spyre storage, got one on ", storage.device());
@@ -117,6 +142,7 @@ TilingPtr explicit_tiling(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10:
 c10::intrusive_ptr<SpyreStorageImpl> new_storage(size_t nbytes, TilingPtr tiling,
                                                  c10::DeviceIndex device) {
   auto data = allocate_on(device, device_bytes(nbytes, nbytes == 0 ? nullptr : tiling.get()));
+  if (auto* block = block_of(data)) block->note = tiling;
   auto storage =
       c10::make_intrusive<SpyreStorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
                                             std::move(data), allocator(), /*resizable=*/true);
@@ -183,9 +209,11 @@ void write_image(SpyreStorageImpl& storage, const at::Tensor& bytes) {
       write_view(storage, {placement.sizes, placement.strides, 0},
                  {bytes.data_ptr(), host_type(tiling->dtype), placement.strides}, /*elem_bytes=*/0);
   if (fits) return;
+  TORCH_CHECK(storage.resizable(),
+              "an int64 value that needs more than 32 bits cannot be written through a second "
+              "storage of the same memory");
   warn_downcast(/*values_do_not_fit=*/true);
-  storage.tiling = nullptr;
-  storage.set_data_ptr_noswap(allocate_on(storage.device().index(), storage.nbytes()));
+  storage.place(allocate_on(storage.device().index(), storage.nbytes()), nullptr);
   write_untiled();
 }
 
@@ -197,10 +225,9 @@ void reshape_storage(SpyreStorageImpl& storage, size_t nbytes, TilingPtr tiling)
     int64_t kept = std::min<int64_t>(nbytes, old.numel());
     if (kept > 0) std::memcpy(image.data_ptr(), old.data_ptr(), kept);
   }
-  storage.set_data_ptr_noswap(allocate_on(
-      storage.device().index(), device_bytes(nbytes, nbytes == 0 ? nullptr : tiling.get())));
+  size_t bytes = device_bytes(nbytes, nbytes == 0 ? nullptr : tiling.get());
+  storage.place(allocate_on(storage.device().index(), bytes), std::move(tiling));
   storage.set_nbytes(nbytes);
-  storage.tiling = std::move(tiling);
   if (old.numel() > 0) write_image(storage, image);
 }
 

@@ -29,7 +29,12 @@ struct SpyreStorageImpl final : c10::StorageImpl {
   TilingPtr tiling;  // null: untiled
 
   card::Block* block() const;  // null for an empty storage
+  void place(c10::DataPtr data, TilingPtr tiling);
 };
+
+// PyTorch makes plain storages over device addresses here and there (writing a storage to a file).
+// Such a tensor again, over a storage that knows its tiling; others as they are.
+at::Tensor with_spyre_storage(const at::Tensor& tensor);
 
 SpyreStorageImpl* spyre_storage(const at::Tensor& tensor);
 SpyreStorageImpl* spyre_storage(const c10::Storage& storage);

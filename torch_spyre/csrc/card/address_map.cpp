@@ -42,11 +42,11 @@ bool rows_end_inside_a_stick(const Placement& placement, int stick) {
   return false;
 }
 
-// The order DL16_TO_FP32: 64 columns fill a pair of 32-element sticks in groups of four, even groups
-// in the first stick. So column = pair*64 + group*8 + stick_in_pair*4 + elem, which is again a mixed
-// radix; it replaces the levels of the stick and of the axis that counts sticks. A last stick without
-// its partner has no place for the odd groups: such layouts are too small. Digits that begin past
-// the end of a row would be mistaken for those of the rows: they are left out.
+// The order DL16_TO_FP32: 64 columns fill a pair of 32-element sticks in groups of four, even
+// groups in the first stick. So column = pair*64 + group*8 + stick_in_pair*4 + elem, which is again
+// a mixed radix; it replaces the levels of the stick and of the axis that counts sticks. A last
+// stick without its partner has no place for the odd groups: such layouts are too small. Digits
+// that begin past the end of a row would be mistaken for those of the rows: they are left out.
 void add_widened_levels(Levels& levels, int64_t stride, const Level& sticks) {
   int64_t row_end = std::numeric_limits<int64_t>::max();
   for (const Level& level : levels) {

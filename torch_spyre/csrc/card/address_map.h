@@ -2,8 +2,8 @@
 //
 // In: a Placement. Out: an AddressMap that turns a storage element into a device element.
 // The device axes that hold data are levels of a mixed radix over the storage offset, e.g.
-// device_size [4, 512, 64], stride_map [64, 240, 1] has the levels (1: 64), (64: 4), (240: 512), and
-// element 250 = 1*240 + 0*64 + 10 lies at 1*64 + 0*512*64 + 10.
+// device_size [4, 512, 64], stride_map [64, 240, 1] has the levels (1: 64), (64: 4), (240: 512),
+// and element 250 = 1*240 + 0*64 + 10 lies at 1*64 + 0*512*64 + 10.
 #pragma once
 
 #include "layout.h"
@@ -20,8 +20,8 @@ struct Replica {
 struct AddressMap {
   Levels levels;  // by rising stride; none: only element 0 has a place
   InlineVector<Replica, kMaxCopyDims> replicas;
-  // The logical shape as levels: dimension by dimension, and joined, which says what storage elements
-  // exist. Both are empty when `untiled`: any element may then be used.
+  // The logical shape as levels: dimension by dimension, and joined, which says what storage
+  // elements exist. Both are empty when `untiled`: any element may then be used.
   Levels dims;
   Levels placed;
   bool untiled = false;
@@ -48,7 +48,7 @@ struct StickAxis {
 };
 StickAxis stick_axis(const Placement& placement);
 
-// The logical shape as levels, unsorted dimensions of size 1 and broadcast ones left out.
+// A logical shape as levels; dimensions of size 1 and broadcast ones are left out.
 Levels shape_levels(const Dims& sizes, const Dims& strides);
 
 // Elements start, start + step, ... of a storage that lie evenly spaced on the device.

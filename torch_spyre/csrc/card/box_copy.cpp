@@ -24,8 +24,9 @@ struct Bytes16 {
 };
 
 TransposeBlock transpose_of(const ConvertTable& table, int64_t elem_bytes) {
-  return elem_bytes == 1 ? table.transpose_1 : elem_bytes == 2 ? table.transpose_2
-                                                               : table.transpose_4;
+  return elem_bytes == 1   ? table.transpose_1
+         : elem_bytes == 2 ? table.transpose_2
+                           : table.transpose_4;
 }
 
 bool is_copy(Conversion conversion) { return conversion <= Conversion::COPY_16; }
@@ -56,8 +57,8 @@ void for_each_chunk(const Box& box, Visit&& visit) {
   }
 }
 
-// For what comes next but lies elsewhere, where processors do not look ahead by themselves. Into L2: at
-// a pitch of a power of two the rows would push each other out of L1.
+// For what comes next but lies elsewhere, where processors do not look ahead by themselves. Into
+// L2: at a pitch of a power of two the rows would push each other out of L1.
 void prefetch_rows(const std::byte* first, int64_t pitch, int64_t rows, int64_t row_bytes) {
   constexpr int64_t kLineBytes = 64;
   for (int64_t r = 0; r < rows; ++r) {

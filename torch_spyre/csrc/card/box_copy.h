@@ -10,8 +10,8 @@ struct BoxCopy {
   const ConvertTable& table;
   Conversion conversion;
   const CopyPlan& plan;
-  std::byte* card;  // device element 0
-  std::byte* host;  // element (0, 0, ...) of the view
+  std::byte* card;                 // device element 0
+  std::byte* host;                 // element (0, 0, ...) of the view
   int64_t card_bytes, host_bytes;  // of an element
   Stores stores;                   // STREAM also says that the copy is large
 

@@ -4,6 +4,8 @@
 // its own by any thread. A unit is one or more boxes: one for each run of rows and of columns.
 #pragma once
 
+#include <algorithm>
+
 #include "copy_plan.h"
 
 namespace spyre::card {

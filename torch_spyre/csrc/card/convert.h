@@ -4,7 +4,8 @@
 // row kernels in a ConvertTable. There is one table for each form of SIMD, with the same results to
 // the bit; best_simd() is the fastest that this processor has.
 //
-// Example: convert_table(best_simd()).to_card[int(Conversion::F16_DLF16)](dst, 0, src, 0, 1, n, ...)
+// Example: convert_table(best_simd()).to_card[int(Conversion::F16_DLF16)](dst, 0, src, 0, 1, n,
+// ...)
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,15 @@
-// The row kernels of convert.h, written once against simd.h and compiled once for each of its forms.
+// The row kernels of convert.h, written once against simd.h and compiled once for each of its
+// forms.
 //
 // An operation turns 16 lanes into 16 lanes; `convert` applies one along rows; the table at the end
-// pairs them. Included by convert_avx2.cpp and convert_portable.cpp only, after convert.h,
-// dlfloat16.h and (with the target set) simd.h.
+// pairs them. Included by convert_avx2.cpp (which sets the target before) and convert_portable.cpp.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "convert.h"
+#include "dlfloat16.h"
+#include "simd.h"
 
 namespace spyre::card::SPYRE_SIMD_NAMESPACE {
 namespace {
@@ -31,7 +38,9 @@ using Lanes = typename LanesOf<T>::Type;
 constexpr int kLanes = 16;
 
 SPYRE_SIMD_INLINE void stream_lanes(std::byte* to, const U8x16& lanes) { store(to, lanes); }
-SPYRE_SIMD_INLINE void stream_lanes(std::byte* to, const U16x16& lanes) { stream(to, bits<U8x32>(lanes)); }
+SPYRE_SIMD_INLINE void stream_lanes(std::byte* to, const U16x16& lanes) {
+  stream(to, bits<U8x32>(lanes));
+}
 SPYRE_SIMD_INLINE void stream_lanes(std::byte* to, const Pair<U32x8>& lanes) {
   stream(to, bits<U8x32>(lanes.first));
   stream(to + 32, bits<U8x32>(lanes.second));
@@ -48,9 +57,9 @@ SPYRE_SIMD_INLINE U16x16 encode(const Pair<U32x8>& value) {
   I16x16 code = narrow({(magnitude.first + kRound) >> Dlfloat16::kShift,
                         (magnitude.second + kRound) >> Dlfloat16::kShift});
   // Only the signs of these are used: clamping to 16 bits keeps them.
-  const I16x16 above_zero = ~(narrow({magnitude.first - Dlfloat16::kHalfTiny,
-                                      magnitude.second - Dlfloat16::kHalfTiny}) >>
-                              15);
+  const I16x16 above_zero =
+      ~(narrow({magnitude.first - Dlfloat16::kHalfTiny, magnitude.second - Dlfloat16::kHalfTiny}) >>
+        15);
   const I16x16 nan = narrow({magnitude.first > 0x7f800000, magnitude.second > 0x7f800000});
   const I16x16 sign = narrow(signed_bits) & static_cast<int16_t>(Dlfloat16::kSign);
   const I16x16 smallest = I16x16{} + 1, largest = I16x16{} + int16_t{Dlfloat16::kInfinity};
@@ -216,12 +225,16 @@ struct Bf16ToF32 {
 struct Bf16ToF16 {
   using From = uint16_t;
   using To = uint16_t;
-  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& value) { return round_to_half(widen_bf16(value)); }
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& value) {
+    return round_to_half(widen_bf16(value));
+  }
 };
 struct F16ToBf16 {
   using From = uint16_t;
   using To = uint16_t;
-  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& half) { return round_to_bf16(widen_half(half)); }
+  SPYRE_SIMD_INLINE static U16x16 apply(const U16x16& half) {
+    return round_to_bf16(widen_half(half));
+  }
 };
 template <class T>
 struct Copy {
@@ -341,15 +354,15 @@ void transpose_elements(std::byte* dst, int64_t dst_pitch, const std::byte* src,
 }
 
 // In blocks of kRows x 8, and the rest one by one.
-template <class T, int kRows,
-          void (*kBlock)(std::byte*, ptrdiff_t, const std::byte*, ptrdiff_t)>
+template <class T, int kRows, void (*kBlock)(std::byte*, ptrdiff_t, const std::byte*, ptrdiff_t)>
 void transpose(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
                int64_t rows, int64_t cols) {
   constexpr int64_t kSize = sizeof(T);
   const int64_t whole_rows = rows / kRows * kRows, whole_cols = cols / 8 * 8;
   for (int64_t j = 0; j < whole_cols; j += 8) {
     for (int64_t i = 0; i < whole_rows; i += kRows) {
-      kBlock(dst + j * dst_pitch + i * kSize, dst_pitch, src + i * src_pitch + j * kSize, src_pitch);
+      kBlock(dst + j * dst_pitch + i * kSize, dst_pitch, src + i * src_pitch + j * kSize,
+             src_pitch);
     }
   }
   transpose_elements<T>(dst + whole_cols * dst_pitch, dst_pitch, src + whole_cols * kSize,
@@ -372,10 +385,10 @@ extern const ConvertTable kConvertTable = {
                 convert<BoolTo16<kHalfOne>>, convert<F16ToF32>, convert<Bf16ToF32>,
                 convert_integers<int64_t, int32_t>, convert_integers<uint8_t, uint32_t>},
     .from_card = {copy<uint8_t, 1>, copy<uint16_t, 1>, copy<uint32_t, 1>, copy<uint32_t, 2>,
-                  copy<uint32_t, 4>, convert<Dlf16ToF32>, convert<Dlf16ToF16>,
-                  convert<Dlf16ToBf16>, convert<BoolFrom16>, convert<F16ToF32>,
-                  convert<F16ToBf16>, convert<BoolFrom16>, convert<F32ToF16>, convert<F32ToBf16>,
-                  convert_integers<int32_t, int64_t>, convert_integers<uint32_t, uint8_t>},
+                  copy<uint32_t, 4>, convert<Dlf16ToF32>, convert<Dlf16ToF16>, convert<Dlf16ToBf16>,
+                  convert<BoolFrom16>, convert<F16ToF32>, convert<F16ToBf16>, convert<BoolFrom16>,
+                  convert<F32ToF16>, convert<F32ToBf16>, convert_integers<int32_t, int64_t>,
+                  convert_integers<uint32_t, uint8_t>},
     .transpose_1 = transpose_elements<uint8_t>,
     .transpose_2 = transpose<uint16_t, 16, transpose16x8_16>,
     .transpose_4 = transpose<uint32_t, 8, transpose8x8_32>,

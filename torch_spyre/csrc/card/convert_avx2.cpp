@@ -18,8 +18,6 @@
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
-#include "simd.h"
-
 #include "convert.inl"
 
 #if defined(__clang__)

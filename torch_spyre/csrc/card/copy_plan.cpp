@@ -137,8 +137,7 @@ int choose_row(const Axes& axes, const Axis& col) {
       better = is.host == 1;
     } else if (is.size >= kFewRows && was.size >= kFewRows && is.stepping.device_step > 0) {
       // Neighbours on the card: they are written together.
-      better = was.stepping.device_step == 0 ||
-               is.stepping.device_step < was.stepping.device_step;
+      better = was.stepping.device_step == 0 || is.stepping.device_step < was.stepping.device_step;
     }
     if (better) best = a;
   }
@@ -225,9 +224,9 @@ void check_view(const AddressMap& map, const View& view) {
     terms.push_back({0, view.strides[d], (view.sizes[d] - 1) * view.strides[d]});
   }
   if (negative) {
-    throw std::invalid_argument("a view of card memory with sizes " + text(view.sizes) +
-                                ", strides " + text(view.strides) + " and offset " +
-                                std::to_string(view.offset) + " is not supported: none may be negative");
+    throw std::invalid_argument(
+        "a view of card memory with sizes " + text(view.sizes) + ", strides " + text(view.strides) +
+        " and offset " + std::to_string(view.offset) + " is not supported: none may be negative");
   }
   if (map.untiled || all_inside(terms, map.placed)) return;
   std::string shape;

@@ -8,7 +8,8 @@
 // Encoding takes the nearest of these values and, half way between two, the one away from zero.
 //   - The smallest number is tiny = 2^-31 * (1 + 1/512): 2^-31 itself would be code 0. So between
 //     0 and tiny there is nothing: magnitudes from tiny/2 on become tiny, those below become zero.
-//   - The largest finite code is 0x7ffd. A magnitude that would round to 0x7ffe or beyond, were that
+//   - The largest finite code is 0x7ffd. A magnitude that would round to 0x7ffe or beyond, were
+//   that
 //     code a number, is infinity.
 // Example: encode_dlfloat16(1.0f) == 0x3e00; encode_dlfloat16(65504.0f) decodes to 65536.
 //

@@ -1,6 +1,5 @@
 #include "dma.h"
 
-#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -16,10 +15,6 @@ void check_ranks(const View& view, const Dims& strides) {
                                 std::to_string(view.strides.size()) + " and " +
                                 std::to_string(strides.size()) + " strides");
   }
-}
-
-bool is_empty(const View& view) {
-  return std::find(view.sizes.begin(), view.sizes.end(), 0) != view.sizes.end();
 }
 
 Conversion conversion_for(const CardSide& card, HostType type, Numerics numerics) {
@@ -53,20 +48,24 @@ bool copy_to_card(const CardSide& card, const View& view, const HostSide& host, 
                   ThreadPool& pool) {
   const Conversion conversion = conversion_for(card, host.type, numerics);
   check_ranks(view, host.strides);
-  if (is_empty(view)) return true;
+  const int64_t elements = num_elements(view);
+  if (elements == 0) return true;
   const MappedCard mapped = map_card(card);
   check_view(mapped.map, view);
-  return write_card(mapped, view, strided_host(host, mapped.elem_bytes, conversion), &pool);
+  const Strided from = strided_host(host, mapped.elem_bytes, conversion);
+  return write_card(mapped, view, from, stores_for(elements * mapped.elem_bytes), &pool);
 }
 
 void copy_from_card(const CardSide& card, const View& view, const HostSide& host, Numerics numerics,
                     ThreadPool& pool) {
   const Conversion conversion = conversion_for(card, host.type, numerics);
   check_ranks(view, host.strides);
-  if (is_empty(view)) return;
+  const int64_t elements = num_elements(view);
+  if (elements == 0) return;
   const MappedCard mapped = map_card(card);
   check_view(mapped.map, view);
-  read_card(mapped, view, strided_host(host, mapped.elem_bytes, conversion), &pool);
+  const Strided to = strided_host(host, mapped.elem_bytes, conversion);
+  read_card(mapped, view, to, stores_for(elements * to.elem_bytes), &pool);
 }
 
 }  // namespace spyre::card

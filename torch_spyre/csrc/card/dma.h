@@ -3,10 +3,10 @@
 // `View` selects elements of a storage (offset, sizes, strides in logical elements of the storage,
 // as a PyTorch tensor does); the Placement of that storage says where they lie on the card. Only
 // the selected elements are touched: padding and all other elements keep their bytes.
-// Views may be any: permuted, sliced, expanded (stride 0, reading only), crossing the dimensions the
-// layout was made for (a flattened padded matrix), overlapping. A view element that the placement does
-// not place (in a gap of its strides, or beyond) throws std::invalid_argument; nothing is copied then.
-// Placements are trusted: they must have passed check_placement.
+// Views may be any: permuted, sliced, expanded (stride 0, reading only), crossing the dimensions
+// the layout was made for (a flattened padded matrix), overlapping. A view element that the
+// placement does not place (in a gap of its strides, or beyond) throws std::invalid_argument;
+// nothing is copied then. Placements are trusted: they must have passed check_placement.
 #pragma once
 
 #include <cstdint>

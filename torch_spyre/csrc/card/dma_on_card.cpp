@@ -30,10 +30,6 @@ void check_sides(const MappedCard& src, const View& src_view, const MappedCard& 
   }
 }
 
-bool is_empty(const View& view) {
-  return std::find(view.sizes.begin(), view.sizes.end(), 0) != view.sizes.end();
-}
-
 // Untiled card memory is strided like memory of the host.
 Strided strided_card(const MappedCard& card, const View& view) {
   return {card.base + view.offset * card.elem_bytes, view.strides, card.elem_bytes,
@@ -50,14 +46,11 @@ bool same_placement(const CardSide& a, const CardSide& b) {
 }
 
 bool fills_the_device(const Placement& placement, const View& view) {
-  int64_t elements = 1;
-  for (int64_t size : view.sizes) elements *= size;
-  return elements == placement.layout.num_elements() && view.offset == 0 &&
+  return num_elements(view) == placement.layout.num_elements() && view.offset == 0 &&
          view.sizes == placement.sizes && view.strides == placement.strides;
 }
 
-void copy_all_bytes(const MappedCard& src, const MappedCard& dst, int64_t bytes,
-                    ThreadPool& pool) {
+void copy_all_bytes(const MappedCard& src, const MappedCard& dst, int64_t bytes, ThreadPool& pool) {
   constexpr int64_t kPiece = 256 * 1024;
   const int64_t pieces = (bytes + kPiece - 1) / kPiece;
   share_units(pieces, bytes / src.elem_bytes, &pool, [&](int64_t first, int64_t last) {
@@ -151,16 +144,16 @@ void select_chunk(const Staging& staging, const View& src_view, const View& dst_
 void copy_staged(const MappedCard& src, const View& src_view, const MappedCard& dst,
                  const View& dst_view, ThreadPool& pool) {
   const Staging staging = make_staging(src, src_view, dst, dst_view);
-  int64_t elements = 1;
-  for (int64_t size : src_view.sizes) elements *= size;
+  const int64_t elements = num_elements(src_view);
+  const Stores stores = stores_for(elements * dst.elem_bytes);
   share_units(staging.chunks, elements, &pool, [&](int64_t first, int64_t last) {
     alignas(64) std::byte stage[kStageBytes];
     const Strided staged = {stage, staging.strides, src.elem_bytes, copy_of(src.elem_bytes)};
     View src_chunk = src_view, dst_chunk = dst_view;
     for (int64_t index = first; index < last; ++index) {
       select_chunk(staging, src_view, dst_view, index, src_chunk, dst_chunk);
-      read_card(src, src_chunk, staged, nullptr);
-      (void)write_card(dst, dst_chunk, staged, nullptr);  // bytes always fit
+      read_card(src, src_chunk, staged, Stores::CACHED, nullptr);
+      (void)write_card(dst, dst_chunk, staged, stores, nullptr);  // bytes always fit
     }
   });
 }
@@ -171,13 +164,16 @@ void copy_on_card(const CardSide& src, const View& src_view, const CardSide& dst
                   const View& dst_view, ThreadPool& pool) {
   const MappedCard from = map_card(src), to = map_card(dst);
   check_sides(from, src_view, to, dst_view);
-  if (is_empty(src_view)) return;
+  const int64_t elements = num_elements(src_view);
+  if (elements == 0) return;
+  const Stores stores = stores_for(elements * from.elem_bytes);
   check_view(from.map, src_view);
   check_view(to.map, dst_view);
   if (src.placement == nullptr) {
-    (void)write_card(to, dst_view, strided_card(from, src_view), &pool);  // bytes always fit
+    (void)write_card(to, dst_view, strided_card(from, src_view), stores,
+                     &pool);  // bytes always fit
   } else if (dst.placement == nullptr) {
-    read_card(from, src_view, strided_card(to, dst_view), &pool);
+    read_card(from, src_view, strided_card(to, dst_view), stores, &pool);
   } else if (same_placement(src, dst) && same_view(src_view, dst_view) &&
              from.map.replicas.empty()) {
     if (src.base == dst.base) return;

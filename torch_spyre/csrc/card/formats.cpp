@@ -13,11 +13,11 @@ struct FormatFacts {
 
 // Indexed by the value of DataFormat.
 constexpr FormatFacts kFormats[kNumDataFormats] = {
-    {"SEN169_FP16", 64}, {"IEEE_FP32", 32},  {"INVALID", 0},     {"SEN143_FP8", 128},
-    {"SEN152_FP8", 128}, {"SEN153_FP9", 0},  {"SENINT2", 512},   {"SENINT4", 256},
-    {"SENINT8", 128},    {"SENINT16", 64},   {"SENINT24", 0},    {"IEEE_INT64", 16},
-    {"IEEE_INT32", 32},  {"SENUINT32", 32},  {"SENUINT2", 512},  {"IEEE_FP16", 64},
-    {"BOOL", 128},       {"BFLOAT16", 64},   {"SEN18F_FP24", 0},
+    {"SEN169_FP16", 64}, {"IEEE_FP32", 32}, {"INVALID", 0},     {"SEN143_FP8", 128},
+    {"SEN152_FP8", 128}, {"SEN153_FP9", 0}, {"SENINT2", 512},   {"SENINT4", 256},
+    {"SENINT8", 128},    {"SENINT16", 64},  {"SENINT24", 0},    {"IEEE_INT64", 16},
+    {"IEEE_INT32", 32},  {"SENUINT32", 32}, {"SENUINT2", 512},  {"IEEE_FP16", 64},
+    {"BOOL", 128},       {"BFLOAT16", 64},  {"SEN18F_FP24", 0},
 };
 
 const FormatFacts& facts(DataFormat format) {
@@ -78,8 +78,7 @@ int64_t elems_per_stick(DataFormat format) { return facts(format).elems_per_stic
 int64_t bytes_per_elem(DataFormat format) {
   const int64_t elems = elems_per_stick(format);
   if (elems == 0) {
-    throw std::invalid_argument(std::string("DataFormats.") + name(format) +
-                                " has no tensor form");
+    throw std::invalid_argument(std::string("DataFormats.") + name(format) + " has no tensor form");
   }
   if (elems > kStickBytes) throw std::invalid_argument("sub-byte dataformat");
   return kStickBytes / elems;

@@ -52,7 +52,8 @@ enum class HostType : int8_t {
   RAW,  // the bytes of the device element, unconverted
 };
 
-// What a 16-bit floating point element means on the card. IEEE is for bisecting numerical differences.
+// What a 16-bit floating point element means on the card. IEEE is for bisecting numerical
+// differences.
 enum class Numerics : int8_t { DLFLOAT16, IEEE };
 
 const char* name(DataFormat format);
@@ -60,7 +61,8 @@ const char* name(ElementArrangement arrangement);
 const char* name(HostType type);
 // Elements in a 128-byte stick; 0 for formats that have no tensor form (INVALID, FP9, FP24, INT24).
 int64_t elems_per_stick(DataFormat format);
-// Bytes of one element; throws std::invalid_argument("sub-byte dataformat") when several share a byte.
+// Bytes of one element; throws std::invalid_argument("sub-byte dataformat") when several share a
+// byte.
 int64_t bytes_per_elem(DataFormat format);
 int64_t bytes_of(HostType type);  // RAW: 0, it follows the device
 

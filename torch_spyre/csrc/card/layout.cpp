@@ -82,8 +82,8 @@ void check_axes(const StickLayout& layout) {
     refuse(std::string("DataFormats.") + name(layout.format) + " has no tensor form");
   }
   if (sizes.empty() || sizes.back() != elems) {
-    refuse("the last axis of device_size " + text(sizes) + " must be one stick: " +
-           std::to_string(elems) + " elements of " + name(layout.format));
+    refuse("the last axis of device_size " + text(sizes) +
+           " must be one stick: " + std::to_string(elems) + " elements of " + name(layout.format));
   }
   for (int64_t stride : layout.stride_map) {
     if (stride < -1) {
@@ -174,8 +174,8 @@ int64_t StickLayout::num_elements() const { return product(device_size); }
 std::string StickLayout::repr() const {
   // The blank before "=" is part of the documented text.
   std::string result = "SpyreTensorLayout(device_size=" + text(device_size) +
-                       ", stride_map =" + text(stride_map) +
-                       ", device_dtype=DataFormats." + name(format);
+                       ", stride_map =" + text(stride_map) + ", device_dtype=DataFormats." +
+                       name(format);
   if (arrangement != ElementArrangement::STANDARD) {
     result += std::string(", element_arrangement=ElementArrangement.") + name(arrangement);
   }
@@ -195,8 +195,7 @@ StickLayout make_layout(const Dims& host_size, const Dims& host_strides, DataFor
     refuse("Unsupported tensor rank: " + std::to_string(dim_order.size()));
   }
   if (!names_each_dim_once(dim_order, host_size.size())) {
-    refuse("Incompatible host_size and dim_order: " + text(host_size) + " and " +
-           text(dim_order));
+    refuse("Incompatible host_size and dim_order: " + text(host_size) + " and " + text(dim_order));
   }
   const Dims dim_map = make_dim_map(dim_order);
   StickLayout layout{{}, {}, format, arrangement};

@@ -27,6 +27,7 @@ struct Block {
   size_t size = 0;       // multiple of 128
   size_t requested = 0;  // what the caller asked for
   int card = 0;
+  std::shared_ptr<const void> note;  // whatever the owner wants to find again by address
 };
 
 struct Stat {

@@ -4,8 +4,8 @@
 // down, digit = e / stride, and the rest goes on. The strides need not divide each other.
 // Example: over the strides 1, 64, 240 the element 250 is (10, 0, 1).
 //
-// Questions about sets of elements are answered from bounds, without visiting the elements: a set is
-// the sums of one member of each of some progressions (a view is such a set).
+// Questions about sets of elements are answered from bounds, without visiting the elements: a set
+// is the sums of one member of each of some progressions (a view is such a set).
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,12 @@ struct Progression {
 using Progressions = InlineVector<Progression, kMaxCopyDims + 1>;
 
 void sort_by_stride(Levels& levels);
-// Joins neighbours that count on without a gap, in storage and on the device. Digits over the joined
-// levels mean the same places.
+// Joins neighbours that count on without a gap, in storage and on the device. Digits over the
+// joined levels mean the same places.
 void join_levels(Levels& levels);
 
-// True when adding members of the progressions never carries from one level to the next, so that the
-// digits of a sum are the sums of the digits. May be false for sets where it would be true.
+// True when adding members of the progressions never carries from one level to the next, so that
+// the digits of a sum are the sums of the digits. May be false for sets where it would be true.
 bool carry_free(const Progressions& terms, const Levels& levels);
 
 // True when all digits of all sums are below the sizes of their levels and nothing is left over.

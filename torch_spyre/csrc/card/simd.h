@@ -19,15 +19,14 @@
 #define SPYRE_SIMD_NAMESPACE simd_portable
 #endif
 
-// Vectors are passed by reference and everything is inlined: without AVX, passing 32-byte vectors by
-// value would depend on the compiler's version.
+// Vectors are passed by reference and everything is inlined: without AVX, passing 32-byte vectors
+// by value would depend on the compiler's version.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #define SPYRE_SIMD_INLINE [[gnu::always_inline]] inline
 
 namespace spyre::card::SPYRE_SIMD_NAMESPACE {
 
 typedef uint8_t U8x16 __attribute__((vector_size(16)));
-typedef uint16_t U16x8 __attribute__((vector_size(16)));
 typedef uint8_t U8x32 __attribute__((vector_size(32)));
 typedef int16_t I16x16 __attribute__((vector_size(32)));
 typedef uint16_t U16x16 __attribute__((vector_size(32)));
@@ -111,7 +110,9 @@ SPYRE_SIMD_INLINE Pair<U32x8> join(const U16x16& low, const U16x16& high) {
   return {(U32x8)_mm256_unpacklo_epi16(l, h), (U32x8)_mm256_unpackhi_epi16(l, h)};
 }
 
-SPYRE_SIMD_INLINE U16x16 widen(const U8x16& bytes) { return (U16x16)_mm256_cvtepu8_epi16((__m128i)bytes); }
+SPYRE_SIMD_INLINE U16x16 widen(const U8x16& bytes) {
+  return (U16x16)_mm256_cvtepu8_epi16((__m128i)bytes);
+}
 // 16 to 8 bits; every lane is below 256.
 SPYRE_SIMD_INLINE U8x16 narrow_bytes(const U16x16& wide) {
   const __m256i v = (__m256i)wide;
@@ -130,8 +131,8 @@ SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
                                   _mm256_cvtps_ph((__m256)value.first, kNearestEven));
 }
 
-// Transposes of small blocks; pitches in bytes. 16 rows of 8 elements of 16 bits become 8 rows of 16:
-// each half of the vectors transposes 8 rows.
+// Transposes of small blocks; pitches in bytes. 16 rows of 8 elements of 16 bits become 8 rows of
+// 16: each half of the vectors transposes 8 rows.
 SPYRE_SIMD_INLINE void transpose16x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
                                         ptrdiff_t from_pitch) {
   __m256i r[8], s[8];
@@ -235,8 +236,12 @@ SPYRE_SIMD_INLINE Pair<U32x8> join(const U16x16& low, const U16x16& high) {
   return result;
 }
 
-SPYRE_SIMD_INLINE U16x16 widen(const U8x16& bytes) { return __builtin_convertvector(bytes, U16x16); }
-SPYRE_SIMD_INLINE U8x16 narrow_bytes(const U16x16& wide) { return __builtin_convertvector(wide, U8x16); }
+SPYRE_SIMD_INLINE U16x16 widen(const U8x16& bytes) {
+  return __builtin_convertvector(bytes, U16x16);
+}
+SPYRE_SIMD_INLINE U8x16 narrow_bytes(const U16x16& wide) {
+  return __builtin_convertvector(wide, U8x16);
+}
 
 // Subnormal halves go through an exact float product whose result is normal: no rounding, and the
 // processor's flush-to-zero modes do not matter.

@@ -2,6 +2,8 @@
 // copies to, from and on the card.
 #pragma once
 
+#include <algorithm>
+
 #include "box_copy.h"
 #include "pool.h"
 
@@ -23,9 +25,16 @@ struct Strided {
   Conversion conversion;
 };
 
+// How a copy of so many bytes should be written.
+Stores stores_for(int64_t bytes);
+
 // The views are checked already and not empty. `pool` may be nullptr: this thread alone.
-bool write_card(const MappedCard& card, const View& view, const Strided& from, ThreadPool* pool);
-void read_card(const MappedCard& card, const View& view, const Strided& to, ThreadPool* pool);
+bool write_card(const MappedCard& card, const View& view, const Strided& from, Stores stores,
+                ThreadPool* pool);
+void read_card(const MappedCard& card, const View& view, const Strided& to, Stores stores,
+               ThreadPool* pool);
+
+int64_t num_elements(const View& view);
 
 // Below this many elements threads cost more than they bring.
 constexpr int64_t kSerialElements = 64 * 1024;
@@ -37,8 +46,7 @@ void share_units(int64_t units, int64_t elements, ThreadPool* pool, Work&& work)
   if (pool == nullptr || elements < kSerialElements || units == 1 || pool->threads() == 1) {
     return work(int64_t{0}, units);
   }
-  const int slices =
-      static_cast<int>(std::min<int64_t>(units, kSlicesPerThread * pool->threads()));
+  const int slices = static_cast<int>(std::min<int64_t>(units, kSlicesPerThread * pool->threads()));
   pool->run(slices, [&](int i) { work(units * i / slices, units * (i + 1) / slices); });
 }
 

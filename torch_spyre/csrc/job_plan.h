@@ -1,0 +1,84 @@
+// The runtime side of SpyreCode: a directory with spyrecode.json becomes a JobPlan, which can be
+// launched any number of times.
+//
+//   auto plan = prepare_kernel("cache/add", /*stream=*/std::nullopt);
+//   launch(plan, {x, y, out});  // queues the plan's steps on the current stream
+//
+// A plan owns its program memory on the card, one pinned host buffer per host handle, and its
+// steps. Queued steps hold the plan, so the last reference may go on the card's executor thread:
+// there must be no Python object inside.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Stream.h>
+
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "card/queue.h"
+#include "runtime.h"
+
+namespace spyre {
+
+enum class StepType { H2D, D2H, COMPUTE, HOST_COMPUTE };
+const char* name(StepType type);  // "H2D", "D2H", "Compute", "HostCompute"
+
+// What a HostCompute step reads.
+enum class HostInput { NOTHING, BUFFER, ADDRESSES };
+
+struct Step {
+  StepType type = StepType::COMPUTE;
+  size_t offset = 0;  // into the program memory; unused by HostCompute
+  size_t size = 0;    // bytes moved, or written by HostCompute
+  size_t buffer = 0;  // which pinned buffer is moved or written
+  HostInput input = HostInput::NOTHING;
+  size_t input_buffer = 0;  // for HostInput::BUFFER
+};
+
+struct PinnedBuffer {
+  std::string handle;
+  size_t size = 0;
+  c10::DataPtr data;
+
+  std::byte* bytes() const { return static_cast<std::byte*>(data.get()); }
+};
+
+struct JobPlan {
+  std::string label;  // begins the names of its jobs: "job plan <directory name>"
+  c10::DeviceIndex device = 0;
+  size_t allocation_size = 0;
+  c10::DataPtr allocation;  // program memory; its data is a device address
+  std::vector<PinnedBuffer> buffers;
+  std::vector<Step> steps;
+
+  // Launches share the pinned buffers and the program memory. The mutex keeps the steps of two
+  // launches apart in the queue; a launch on another stream waits for the last use, which is first
+  // the initial transfer.
+  std::mutex launching;
+  card::Mark last_use;
+
+  std::string repr() const;
+  const PinnedBuffer* find_buffer(const std::string& handle) const;  // null: no such handle
+};
+using JobPlanPtr = std::shared_ptr<JobPlan>;
+
+// Reads and checks the directory, allocates on the card of the stream (default: the current stream
+// of the current card) and queues the initial transfers there. Errors are RuntimeErrors in Python.
+JobPlanPtr prepare_kernel(const std::filesystem::path& directory,
+                          std::optional<c10::Stream> stream);
+
+// Queues the steps on the current stream of the plan's card. Errors of a step itself are delivered
+// by the next synchronisation.
+void launch(const JobPlanPtr& plan, const std::vector<at::Tensor>& args);
+
+// The older form of a kernel: bundle.mlir and a program as hex text. Prepared once per directory
+// and card; runs on the card of the arguments, or on the current one when there are none.
+void launch_kernel(const std::filesystem::path& directory, const std::vector<at::Tensor>& args);
+void clear_kernel_cache();
+
+}  // namespace spyre
