@@ -522,7 +522,9 @@ Recipe read_hex_kernel(const fs::path& directory, const std::string& directory_n
 JobPlanPtr cached_kernel(const fs::path& directory, c10::DeviceIndex device) {
   auto& cache = kernel_cache();
   std::lock_guard<std::mutex> lock(cache.mutex);
-  auto& plan = cache.plans[{fs::absolute(directory).lexically_normal().string(), device}];
+  // With a '/' at the end, however it is spelled: "a", "a/" and "a/." are one directory.
+  const auto key = fs::absolute(directory / "").lexically_normal().string();
+  auto& plan = cache.plans[{key, device}];
   if (!plan) {
     const std::string name = directory_name(directory);
     plan = make_plan("kernel " + name, read_hex_kernel(directory, name), current_stream(device));

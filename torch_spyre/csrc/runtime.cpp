@@ -11,6 +11,8 @@
 #include <mutex>
 #include <vector>
 
+#include "job_plan.h"
+
 namespace spyre {
 namespace {
 
@@ -117,6 +119,7 @@ void start() {
 void stop() {
   std::lock_guard<std::mutex> lock(g_mutex);
   if (!g_started || in_bad_fork()) return;
+  clear_kernel_cache();
   for (auto& card : *g_cards) {
     card->queue.synchronize();
     auto live = card->memory.stats().allocation.current;
