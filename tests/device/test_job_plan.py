@@ -253,11 +253,12 @@ def test_queued_steps_hold_the_plan_and_the_arguments(tmp_path):
     _C.launch_jobplan(plan, [x])
     address = x.data_ptr()
     del plan, x
-    other = torch.empty(64, device="spyre")  # must not get the memory that is still in use
-    assert other.data_ptr() != address
     stats = torch.spyre.memory_stats()
-    assert stats["active_bytes.all.current"] > stats["allocated_bytes.all.current"]
+    other = torch.empty(64, device="spyre")
     gate.set()
+    assert other.data_ptr() != address  # that memory is still in use
+    assert stats["active_bytes.all.current"] == stats["allocated_bytes.all.current"] + 64 * 4
+    assert stats["allocation.all.current"] == before + 1  # the plan's
     del other
     assert allocations() == before
     stats = torch.spyre.memory_stats()

@@ -572,6 +572,7 @@ void launch(const JobPlanPtr& plan, const std::vector<at::Tensor>& args) {
 void launch_kernel(const fs::path& directory, const std::vector<at::Tensor>& args) {
   const bool on_card = !args.empty() && args[0].defined() && args[0].device().type() == kSpyre;
   const auto device = on_card ? args[0].device().index() : current_device();
+  get_card(device);  // starts the runtime now: free_runtime() takes its lock before the cache's
   launch(cached_kernel(directory, device), args);
 }
 
