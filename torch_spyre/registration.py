@@ -22,7 +22,10 @@ def register() -> None:
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
 
+    from torch_spyre import logs
     from torch_spyre.device import module
+
+    logs.register()
 
     torch._register_device_module(DEVICE_NAME, module.build())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)

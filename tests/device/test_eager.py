@@ -141,6 +141,23 @@ def test_counts_and_warnings():
         torch.spyre.set_fallback_warning(False)
 
 
+def test_dtype_conversion_on_the_card_is_reported(script):
+    out = script(
+        """
+        import warnings, torch
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            x = torch.ones(3).to("spyre")
+            y = x.to("spyre", torch.float16).float()
+        print([str(w.message).split(" (")[0] for w in seen], torch.spyre.fallback_counts())
+        """
+    )
+    assert out == (
+        "['D2D dtype conversion between spyre tensors takes the CPU as intermediate'] "
+        "{'aten::_copy_from': 2}"
+    )
+
+
 def test_copies_and_views_are_not_fallbacks():
     torch.spyre.reset_fallback_counts()
     t = X.to("spyre").view(-1)[3:9].view(2, 3).t()

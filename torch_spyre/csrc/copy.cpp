@@ -11,6 +11,7 @@
 
 #include "allocator.h"
 #include "dtypes.h"
+#include "fallback.h"
 #include "hooks.h"
 #include "stream.h"
 
@@ -27,10 +28,6 @@ card::View view_of(const at::Tensor& t) {
 // True when DMA can address the tensor's elements where they lie.
 bool addressable(const SpyreStorageImpl& storage, c10::ScalarType dtype) {
   return !storage.tiling || storage.tiling->dtype == dtype;
-}
-
-double transfer_us(const card::Hardware& hw, int64_t bytes) {
-  return hw.dma_us + static_cast<double>(bytes) / hw.host_bytes_per_us;
 }
 
 int64_t numel(const card::View& view) {
@@ -54,7 +51,7 @@ card::Job transfer_job(SpyreStorageImpl& storage, const char* name, card::Engine
   job.name = name;
   job.stream = current_stream_id(static_cast<c10::DeviceIndex>(block->card));
   job.engine = engine;
-  job.device_us = transfer_us(card.hardware, bytes);
+  job.device_us = card.hardware.transfer_us(bytes);
   job.uses = {block};
   return job;
 }
@@ -167,7 +164,7 @@ void copy_on_cards(const at::Tensor& src, const at::Tensor& dst) {
   job.device_us = src_index == dst_index
                       ? card.hardware.job_us +
                             2.0 * static_cast<double>(bytes) / card.hardware.memory_bytes_per_us
-                      : transfer_us(card.hardware, bytes);
+                      : card.hardware.transfer_us(bytes);
   job.uses = {to.block()};
   job.run = [source = card_side(from, elem_bytes), source_view = view_of(src),
              target = card_side(to, elem_bytes), target_view = view_of(dst),
@@ -216,6 +213,7 @@ void copy_spyre_to_spyre(const at::Tensor& src, const at::Tensor& dst) {
   bool direct = src.scalar_type() == dst.scalar_type() && addressable(from, src.scalar_type()) &&
                 addressable(to, dst.scalar_type()) && same_elements(from, to) && &from != &to;
   if (direct) return copy_on_cards(src, dst);
+  if (src.scalar_type() != dst.scalar_type()) count_converting_copy();
   // Another dtype, or one storage on both sides (possibly overlapping): by way of the host.
   auto host = to_host(src);
   write_from(host, dst, false);

@@ -54,17 +54,19 @@ std::string full_name(const c10::FunctionSchema& schema) {
                                         : schema.name() + "." + schema.overload_name();
 }
 
+// True when the operation is to be warned about: on its first call while warnings are on.
+bool add_count(const c10::FunctionSchema& schema) {
+  std::lock_guard<std::mutex> lock(g_counts_mutex);
+  auto& entry = g_counts[&schema];
+  if (entry.name.empty()) entry.name = full_name(schema);
+  entry.calls++;
+  if (entry.warned || !get_fallback_warning()) return false;
+  return entry.warned = true;
+}
+
 void count(const c10::FunctionSchema& schema) {
-  bool first = false;
-  {
-    std::lock_guard<std::mutex> lock(g_counts_mutex);
-    auto& entry = g_counts[&schema];
-    if (entry.name.empty()) entry.name = full_name(schema);
-    entry.calls++;
-    if (!entry.warned && get_fallback_warning()) first = entry.warned = true;
-  }
   auto warner = g_warner.load();
-  if (first && warner != nullptr) warner(full_name(schema));
+  if (add_count(schema) && warner != nullptr) warner(full_name(schema));
 }
 
 // ---- host twins of device tensors
@@ -525,6 +527,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 }  // namespace
+
+void count_converting_copy() {
+  static auto op = find_op("aten::_copy_from");
+  if (!add_count(op.schema())) return;
+  TORCH_WARN("D2D dtype conversion between spyre tensors takes the CPU as intermediate");
+}
 
 std::map<std::string, int64_t> fallback_counts() {
   std::lock_guard<std::mutex> lock(g_counts_mutex);

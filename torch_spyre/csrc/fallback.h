@@ -11,6 +11,9 @@ namespace spyre {
 std::map<std::string, int64_t> fallback_counts();
 void reset_fallback_counts();
 
+// A copy that changes the dtype on its way through the host: counted as aten::_copy_from.
+void count_converting_copy();
+
 // Called once per operation, on its first fallback, unless warnings are off. Set by Python.
 void set_fallback_warner(void (*warner)(const std::string& op));
 bool get_fallback_warning();

@@ -22,31 +22,9 @@
 
 #include "card/queue.h"
 #include "runtime.h"
+#include "spyrecode.h"
 
 namespace spyre {
-
-enum class StepType { H2D, D2H, COMPUTE, HOST_COMPUTE };
-const char* name(StepType type);  // "H2D", "D2H", "Compute", "HostCompute"
-
-// What a HostCompute step reads.
-enum class HostInput { NOTHING, BUFFER, ADDRESSES };
-
-struct Step {
-  StepType type = StepType::COMPUTE;
-  size_t offset = 0;  // into the program memory; unused by HostCompute
-  size_t size = 0;    // bytes moved, or written by HostCompute
-  size_t buffer = 0;  // which pinned buffer is moved or written
-  HostInput input = HostInput::NOTHING;
-  size_t input_buffer = 0;  // for HostInput::BUFFER
-};
-
-struct PinnedBuffer {
-  std::string handle;
-  size_t size = 0;
-  c10::DataPtr data;
-
-  std::byte* bytes() const { return static_cast<std::byte*>(data.get()); }
-};
 
 struct JobPlan {
   std::string label;  // begins the names of its jobs: "job plan <directory name>"

@@ -117,6 +117,7 @@ void start() {
 }
 
 void stop() {
+  NoGil no_gil;  // queued callbacks may need it
   std::lock_guard<std::mutex> lock(g_mutex);
   if (!g_started || in_bad_fork()) return;
   clear_kernel_cache();

@@ -10,6 +10,9 @@ from __future__ import annotations
 import warnings
 
 from torch_spyre import _C
+from torch_spyre.logs import get_logger
+
+_log = get_logger("spyre.execution")
 
 
 class FallbackWarning(UserWarning):
@@ -18,6 +21,7 @@ class FallbackWarning(UserWarning):
 
 def warn_fallback(op: str, device: str) -> None:
     """Warn that an operation falls back. The runtime calls it once per operation."""
+    _log.info("%s is falling back to %s", op, device)
     warnings.warn(f"{op} is falling back to {device}", FallbackWarning, stacklevel=2)
 
 

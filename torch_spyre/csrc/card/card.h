@@ -20,6 +20,11 @@ struct Hardware {
   double host_bytes_per_us = 0;  // PCIe, each direction
   double job_us = 0;             // fixed cost of starting a job
   double dma_us = 0;             // fixed cost of starting a transfer
+
+  // Modelled time of moving bytes between the host and the card.
+  double transfer_us(int64_t bytes) const {
+    return dma_us + static_cast<double>(bytes) / host_bytes_per_us;
+  }
 };
 
 class Card {
