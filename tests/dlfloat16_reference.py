@@ -7,7 +7,6 @@ nearest value, ties away from zero. Example: round_trip(torch.tensor([65504.0]))
 
 from __future__ import annotations
 
-import bisect
 import math
 
 import torch
@@ -25,28 +24,22 @@ def decode(code: int) -> float:
 
 MAGNITUDES = [decode(code) for code in range(0x7FFE)]  # ascending, infinity and NaN left out
 _PAST_LARGEST = (MAGNITUDES[-1] + math.ldexp(512 + 510, 63 - 31 - 9)) / 2
+_TABLE = torch.tensor(MAGNITUDES, dtype=torch.float64)
 
 
-def round_value(x: float) -> float:
-    """The value that storing x on the card gives."""
-    if math.isnan(x):
-        return x
-    magnitude = abs(x)
-    if magnitude >= _PAST_LARGEST:
-        return math.copysign(math.inf, x)
-    above = bisect.bisect_left(MAGNITUDES, magnitude)
-    if above == len(MAGNITUDES):
-        return math.copysign(MAGNITUDES[-1], x)
-    if MAGNITUDES[above] == magnitude:
-        return x
-    low, high = MAGNITUDES[above - 1], MAGNITUDES[above]
-    return math.copysign(high if magnitude - low >= high - magnitude else low, x)
+def round_values(x: torch.Tensor) -> torch.Tensor:
+    """The values that storing float64 numbers on the card gives: a search in the table."""
+    magnitude = x.abs()
+    above = torch.searchsorted(_TABLE, magnitude.nan_to_num(0.0)).clamp(1, len(_TABLE) - 1)
+    low, high = _TABLE[above - 1], _TABLE[above]
+    nearest = torch.where(magnitude - low >= high - magnitude, high, low)
+    nearest = torch.where(magnitude >= _PAST_LARGEST, math.inf, nearest)
+    return torch.where(x.isnan(), x, torch.copysign(nearest, x))
 
 
 def round_trip(host: torch.Tensor) -> torch.Tensor:
     """What comes back when a host tensor that is stored as DLFloat16 goes to the card."""
-    values = [round_value(x) for x in host.double().flatten().tolist()]
-    rounded = torch.tensor(values, dtype=torch.float64).view(host.shape)
+    rounded = round_values(host.double())
     if host.dtype == torch.float16:  # 65504 becomes 65536 on the card and must come back as it was
         rounded = torch.where(rounded.abs() == 65536.0, torch.sign(rounded) * 65504.0, rounded)
     return rounded.to(host.dtype)
