@@ -109,28 +109,34 @@ at::Tensor read_expanded(const at::Tensor& t) {
 class Twins {
  public:
   void add(const at::Tensor& t, bool written, bool contents) {
-    for (auto& twin : twins_) {
-      if (!twin.device.is_same(t)) continue;
-      twin.written |= written;
-      twin.contents |= contents;
-      return;
+    auto [entry, is_new] = by_device_.try_emplace(t.unsafeGetTensorImpl(), twins_.size());
+    if (is_new) {
+      TORCH_CHECK(t.layout() == c10::kStrided, "spyre tensors are strided, got layout ",
+                  t.layout());
+      twins_.push_back({t, {}, written, contents});
     }
-    TORCH_CHECK(t.layout() == c10::kStrided, "spyre tensors are strided, got layout ", t.layout());
-    twins_.push_back({t, {}, written, contents});
+    auto& twin = twins_[entry->second];
+    twin.written |= written;
+    twin.contents |= contents;
+    auto& use = storages_[storage_of(t)];
+    use.twins += is_new ? 1 : 0;
+    use.written |= written;
   }
 
   void make() {
     for (auto& twin : twins_) {
-      if (shares_written_storage(twin)) make_on_image(twin);
-      if (!twin.host.defined()) twin.host = make_alone(twin);
+      if (shares_written_storage(twin)) {
+        twin.host = make_on_image(twin);
+      } else {
+        twin.host = make_alone(twin);
+      }
+      copy_bits(twin);
     }
   }
 
   const Twin* find(const at::Tensor& device) const {
-    for (auto& twin : twins_) {
-      if (twin.device.is_same(device)) return &twin;
-    }
-    return nullptr;
+    auto entry = by_device_.find(device.unsafeGetTensorImpl());
+    return entry == by_device_.end() ? nullptr : &twins_[entry->second];
   }
   const Twin* find_host(const at::Tensor& host) const {
     for (auto& twin : twins_) {
@@ -141,44 +147,41 @@ class Twins {
   std::vector<Twin>& all() { return twins_; }
 
  private:
+  struct StorageUse {
+    int twins = 0;
+    bool written = false;
+    at::Tensor image;
+  };
+
   bool shares_written_storage(const Twin& twin) const {
     if (twin.device.numel() == 0) return false;
-    for (auto& other : twins_) {
-      bool shared = &other != &twin && storage_of(other.device) == storage_of(twin.device);
-      if (shared && (other.written || twin.written)) return true;
-    }
-    return false;
+    const auto& use = storages_.at(storage_of(twin.device));
+    return use.twins > 1 && use.written;
   }
 
-  void make_on_image(Twin& twin) {
-    for (auto& other : twins_) {  // the very same view twice needs no image
-      if (&other != &twin && other.host.defined() &&
-          storage_of(other.device) == storage_of(twin.device) &&
+  at::Tensor make_on_image(const Twin& twin) {
+    for (auto& other : twins_) {  // the very same view twice is the very same host tensor
+      if (&other == &twin) break;
+      if (storage_of(other.device) == storage_of(twin.device) &&
           same_view(other.device, twin.device)) {
-        twin.host = other.host;
-        return;
+        return other.host;
       }
     }
-    auto& image = images_[storage_of(twin.device)];
+    auto& image = storages_[storage_of(twin.device)].image;
     if (!image.defined()) image = read_image(*spyre_storage(twin.device));
-    twin.host = at::empty({0}, twin.device.options().device(at::kCPU));
-    twin.host.set_(image.storage(), twin.device.storage_offset(), twin.device.sizes(),
-                   twin.device.strides());
-    copy_bits(twin);
+    auto host = at::empty({0}, twin.device.options().device(at::kCPU));
+    return host.set_(image.storage(), twin.device.storage_offset(), twin.device.sizes(),
+                     twin.device.strides());
   }
 
-  static at::Tensor make_alone(Twin& twin) {
+  static at::Tensor make_alone(const Twin& twin) {
     const auto& t = twin.device;
-    if (!twin.contents) {
-      auto strides = t.is_non_overlapping_and_dense()
-                         ? t.strides().vec()
-                         : at::infer_dense_strides(t.sizes(), t.strides());
-      if (!is_expanded(t))
-        return at::empty_strided(t.sizes(), strides, t.options().device(at::kCPU));
-    }
-    twin.host = is_expanded(t) ? read_expanded(t) : to_host(t);
-    copy_bits(twin);
-    return twin.host;
+    if (is_expanded(t)) return read_expanded(t);
+    if (twin.contents) return to_host(t);
+    auto strides = t.is_non_overlapping_and_dense()
+                       ? t.strides().vec()
+                       : at::infer_dense_strides(t.sizes(), t.strides());
+    return at::empty_strided(t.sizes(), strides, t.options().device(at::kCPU));
   }
 
   static void copy_bits(Twin& twin) {
@@ -190,7 +193,8 @@ class Twins {
   }
 
   std::vector<Twin> twins_;
-  std::unordered_map<c10::StorageImpl*, at::Tensor> images_;
+  std::unordered_map<c10::TensorImpl*, size_t> by_device_;
+  std::unordered_map<c10::StorageImpl*, StorageUse> storages_;
 };
 
 // ---- generators
