@@ -12,7 +12,7 @@ JOBS   ?= 2
 PYTEST ?=
 
 BIN     := $(VENV)/bin
-PIP     := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
 CPP     := $(wildcard torch_spyre/csrc/*.cpp torch_spyre/csrc/card/*.cpp)
 HEADERS := $(wildcard torch_spyre/csrc/*.h torch_spyre/csrc/card/*.h torch_spyre/csrc/card/*.inl)
 C_FILES  = $(CPP) $(HEADERS) $(wildcard tests/card/*.cpp tests/card/*.h)

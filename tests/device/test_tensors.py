@@ -328,6 +328,16 @@ def test_printing_reads_the_host_copy():
             "(?i)sparse|strided",
         ),
         (lambda t: t.to_sparse(), NotImplementedError, "(?i)sparse"),
+        (
+            lambda t: torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], device="spyre"),
+            NotImplementedError,
+            "sparse tensors do not exist on spyre; keep them on the cpu",
+        ),
+        (
+            lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.quint8),
+            NotImplementedError,
+            "quantized",
+        ),
         (lambda t: t.to("meta").to("spyre"), (RuntimeError, NotImplementedError), "meta"),
     ],
 )
