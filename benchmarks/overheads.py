@@ -116,7 +116,8 @@ def copies() -> list[Row]:
 
 
 def import_cost() -> Row:
-    source = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
+    # Processor time: the wall time of a whole import varies by more than we want to see.
+    source = "import time; import torch; print(time.process_time())"
 
     def once(autoload: str) -> float:
         env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
@@ -130,4 +131,11 @@ def import_cost() -> Row:
         for autoload in times:
             times[autoload].append(once(autoload))
     without, with_us = min(times["0"]), min(times["1"])
-    return Row("import torch", with_us, without, "us", "<= 50 ms more", with_us - without <= 50_000)
+    return Row(
+        "import torch, processor time",
+        with_us,
+        without,
+        "us",
+        "<= 50 ms more",
+        with_us - without <= 50_000,
+    )

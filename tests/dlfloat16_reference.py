@@ -30,7 +30,9 @@ _TABLE = torch.tensor(MAGNITUDES, dtype=torch.float64)
 def round_values(x: torch.Tensor) -> torch.Tensor:
     """The values that storing float64 numbers on the card gives: a search in the table."""
     magnitude = x.abs()
-    above = torch.searchsorted(_TABLE, magnitude.nan_to_num(0.0)).clamp(1, len(_TABLE) - 1)
+    above = torch.searchsorted(_TABLE, magnitude.nan_to_num(0.0).contiguous()).clamp(
+        1, len(_TABLE) - 1
+    )
     low, high = _TABLE[above - 1], _TABLE[above]
     nearest = torch.where(magnitude - low >= high - magnitude, high, low)
     nearest = torch.where(magnitude >= _PAST_LARGEST, math.inf, nearest)

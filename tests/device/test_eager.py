@@ -236,3 +236,41 @@ def test_errors_come_from_the_operation():
         torch.ones(2, 3, device="spyre") @ torch.ones(2, 3, device="spyre")
     with pytest.raises(IndexError):
         torch.ones(2, device="spyre")[5]
+
+
+def test_threads_share_a_generator_without_repeating_numbers():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def draw(_: int) -> list[tuple[float, ...]]:
+        return [tuple(torch.rand(8, device="spyre").tolist()) for _ in range(300)]
+
+    with ThreadPoolExecutor(4) as pool:
+        drawn = [row for rows in pool.map(draw, range(4)) for row in rows]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_random_operations_in_another_thread_leave_the_cpu_sequence_alone():
+    import threading
+
+    torch.manual_seed(0)
+    expected = [torch.rand(4) for _ in range(1000)]
+    x, stop = torch.ones(2000, device="spyre"), threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            torch.native_dropout(x, 0.5, True)
+
+    torch.manual_seed(0)
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        drawn = [torch.rand(4) for _ in range(1000)]
+    finally:
+        stop.set()
+        thread.join()
+    assert all(torch.equal(a, b) for a, b in zip(drawn, expected, strict=True))
+
+
+def test_generator_of_another_device_is_refused():
+    with pytest.raises(RuntimeError, match="Expected a generator of spyre:0 but found one of cpu"):
+        torch.rand(2, device="spyre", generator=torch.Generator())

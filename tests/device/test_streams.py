@@ -159,3 +159,24 @@ def test_launch_blocking(script):
         SPYRE_LAUNCH_BLOCKING="1",
     )
     assert out == "True"
+
+
+def test_callbacks_and_blocking_launches_do_not_deadlock(script):
+    out = script(
+        """
+        import threading, torch, torch_spyre._C as _C
+        seen = []
+        def work():
+            for _ in range(100):
+                _C._host_callback(0, 0, lambda: seen.append(1))
+                torch.ones(3, device="spyre") + 1
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        _C._host_callback(0, 0, lambda: None)
+        torch.spyre.synchronize()
+        print(len(seen))
+        """,
+        SPYRE_LAUNCH_BLOCKING="1",
+    )
+    assert out == "300"

@@ -349,3 +349,64 @@ def test_refusals_say_what_to_do(action, error, message):
 def test_device_addresses_are_not_host_pointers():
     t = torch.ones(4, device="spyre")
     assert t.data_ptr() >> 48 == 0x59
+
+
+def test_set_grows_the_storage():
+    b = torch.arange(3.0).to("spyre")
+    grown = torch.empty(0, device="spyre").set_(b.untyped_storage(), 0, (300,))
+    assert grown.shape == (300,) and grown[:3].tolist() == [0, 1, 2]
+    assert b.untyped_storage().nbytes() == 1200
+    grown.fill_(2)
+    assert b.tolist() == [2, 2, 2]
+
+
+def test_shrunk_storage_is_not_read_beyond_its_end():
+    t = torch.ones(64, device="spyre")
+    t.untyped_storage().resize_(8)
+    others = [torch.zeros(32, device="spyre") for _ in range(20)]
+    with pytest.raises(RuntimeError, match="beyond its storage"):
+        t.fill_(7.0)
+    assert all(o.sum().item() == 0 for o in others)
+    assert t[:2].tolist() == [1, 1]
+    t.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="beyond its storage"):
+        t.cpu()
+
+
+def test_conjugates_copy_into_host_tensors():
+    t = torch.tensor([1j, 2j], device="spyre")
+    assert torch.zeros(2, dtype=torch.cfloat).copy_(t.conj()).tolist() == [-1j, -2j]
+    lazily = torch.zeros(2, dtype=torch.cfloat).conj()
+    assert lazily.copy_(t).tolist() == [1j, 2j]
+
+
+def test_copies_into_expanded_tensors_are_refused():
+    for target, source in (("spyre", "cpu"), ("cpu", "spyre"), ("spyre", "spyre")):
+        with pytest.raises(RuntimeError, match="more than one element"):
+            torch.zeros(1, device=target).expand(4).copy_(torch.arange(4.0).to(source))
+
+
+def test_a_second_storage_of_the_same_memory_cannot_leave_it():
+    t = torch.arange(128, device="spyre").view(2, 64)
+    layout = torch.spyre.SpyreTensorLayout([2, 64], torch.int64)
+    again = torch.spyre.as_strided_with_layout(
+        t, [2, 64], [64, 1], None, torch.spyre.SpyreTensorLayout([128], torch.int64)
+    )
+    assert layout != again.device_tensor_layout()
+    with pytest.raises(RuntimeError, match="second storage"):
+        again[0, 1] = 2**40
+
+
+def test_threads_that_need_64_bits_at_once_lose_nothing():
+    from concurrent.futures import ThreadPoolExecutor
+
+    for _ in range(40):
+        t = torch.zeros(4000, dtype=torch.int64, device="spyre")
+
+        def work(i, t=t):
+            for k in range(5):
+                t[i * 1000 + k * 7] = 2**40 + i
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        assert int((t.cpu() > 2**39).sum()) == 20

@@ -1,6 +1,7 @@
 #include "copy.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -34,6 +35,18 @@ int64_t numel(const card::View& view) {
   int64_t n = 1;
   for (auto size : view.sizes) n *= size;
   return n;
+}
+
+// A storage that was made smaller than its tensors must not let them reach what lies behind it.
+// (For tiled storages the address map knows which elements have a place.)
+void check_view(const SpyreStorageImpl& storage, const card::View& view, int64_t elem_bytes) {
+  int64_t last = view.offset;
+  for (size_t d = 0; d < view.sizes.size(); d++) last += (view.sizes[d] - 1) * view.strides[d];
+  bool inside =
+      storage.block() != nullptr &&
+      (storage.tiling || (last + 1) * elem_bytes <= static_cast<int64_t>(storage.nbytes()));
+  TORCH_CHECK(inside, "the tensor reaches beyond its storage, which has ", storage.nbytes(),
+              " bytes: it was resized");
 }
 
 int64_t device_bytes_of(const SpyreStorageImpl& storage, const card::View& view,
@@ -79,6 +92,8 @@ at::Tensor image_view(const at::Tensor& image, const at::Tensor& t) {
 
 void read_into(const at::Tensor& src, const at::Tensor& host, bool non_blocking) {
   auto& storage = *spyre_storage(src);
+  NoGil no_gil;
+  std::lock_guard lock(storage.mutex);
   if (!addressable(storage, src.scalar_type())) {  // another dtype's view of a tiled storage
     host.copy_(image_view(read_image(storage), src));
     return;
@@ -98,6 +113,7 @@ void read_into(const at::Tensor& src, const at::Tensor& host, bool non_blocking)
   if (!non_blocking || !is_pinned_pointer(host.const_data_ptr())) {
     return read_view(storage, view_of(src), side, elem_bytes);
   }
+  check_view(storage, view_of(src), elem_bytes);
   auto job = transfer_job(storage, "copy spyre -> cpu", card::Engine::CARD_TO_HOST,
                           device_bytes_of(storage, view_of(src), elem_bytes));
   auto from = card_side(storage, elem_bytes);
@@ -110,6 +126,8 @@ void read_into(const at::Tensor& src, const at::Tensor& host, bool non_blocking)
 
 void write_from(at::Tensor host, const at::Tensor& dst, bool non_blocking) {
   auto& storage = *spyre_storage(dst);
+  NoGil no_gil;
+  std::lock_guard lock(storage.mutex);
   if (!addressable(storage, dst.scalar_type())) {
     auto image = read_image(storage);
     image_view(image, dst).copy_(host);
@@ -127,11 +145,10 @@ void write_from(at::Tensor host, const at::Tensor& dst, bool non_blocking) {
   if (may_not_fit) warn_downcast(false);
   if (!non_blocking || may_not_fit || !is_pinned_pointer(host.const_data_ptr())) {
     if (write_view(storage, view_of(dst), side, elem_bytes)) return;
-    // A value needs 64 bits: this storage is carried from now on.
-    warn_downcast(true);
-    reshape_storage(storage, storage.nbytes(), nullptr);
+    carry(storage);
     return write_from(host, dst, false);
   }
+  check_view(storage, view_of(dst), elem_bytes);
   auto job = transfer_job(storage, "copy cpu -> spyre", card::Engine::HOST_TO_CARD,
                           device_bytes_of(storage, view_of(dst), elem_bytes));
   auto to = card_side(storage, elem_bytes);
@@ -153,6 +170,10 @@ bool same_elements(const SpyreStorageImpl& a, const SpyreStorageImpl& b) {
 void copy_on_cards(const at::Tensor& src, const at::Tensor& dst) {
   auto& from = *spyre_storage(src);
   auto& to = *spyre_storage(dst);
+  NoGil no_gil;
+  std::scoped_lock lock(from.mutex, to.mutex);
+  check_view(from, view_of(src), static_cast<int64_t>(src.element_size()));
+  check_view(to, view_of(dst), static_cast<int64_t>(dst.element_size()));
   int64_t elem_bytes = static_cast<int64_t>(src.element_size());
   auto src_index = src.device().index(), dst_index = dst.device().index();
   int64_t bytes = device_bytes_of(from, view_of(src), elem_bytes);
@@ -273,12 +294,17 @@ TORCH_LIBRARY_IMPL(spyre, PrivateUse1, m) { m.impl("copy_from_d2d", copy_from_d2
 
 void copy_tensor(const at::Tensor& src_in, const at::Tensor& dst, bool non_blocking) {
   if (dst.numel() == 0) return;
+  at::assert_no_internal_overlap(dst);
   auto src = src_in.sizes() == dst.sizes() ? src_in : src_in.expand_as(dst);
   if (!same_bits(src, dst)) {
     auto host = clear_bits(src);
     if (!host.is_cpu()) host = to_host(host);
     if (src.is_conj() != dst.is_conj()) host = at::_conj_physical(host);
     if (src.is_neg() != dst.is_neg()) host = host.neg();
+    if (dst.is_cpu()) {
+      clear_bits(dst).copy_(host);
+      return;
+    }
     return copy_tensor(host, clear_bits(dst), false);
   }
   bool from_spyre = src.device().type() == kSpyre, to_spyre = dst.device().type() == kSpyre;
@@ -321,6 +347,7 @@ at::Tensor to_spyre(const at::Tensor& tensor, c10::DeviceIndex device) {
 
 void read_view(SpyreStorageImpl& storage, const card::View& view, const card::HostSide& host,
                int64_t elem_bytes) {
+  check_view(storage, view, elem_bytes);
   auto job = transfer_job(storage, "copy spyre -> cpu", card::Engine::CARD_TO_HOST,
                           device_bytes_of(storage, view, elem_bytes));
   auto from = card_side(storage, elem_bytes);
@@ -331,6 +358,7 @@ void read_view(SpyreStorageImpl& storage, const card::View& view, const card::Ho
 
 bool write_view(SpyreStorageImpl& storage, const card::View& view, const card::HostSide& host,
                 int64_t elem_bytes) {
+  check_view(storage, view, elem_bytes);
   auto job = transfer_job(storage, "copy cpu -> spyre", card::Engine::HOST_TO_CARD,
                           device_bytes_of(storage, view, elem_bytes));
   auto to = card_side(storage, elem_bytes);

@@ -33,20 +33,6 @@ c10::SmallVector<int64_t, 6> contiguous_strides(c10::IntArrayRef sizes) {
   return strides;
 }
 
-c10::SmallVector<int64_t, 6> strides_for(c10::IntArrayRef sizes,
-                                         std::optional<at::MemoryFormat> format) {
-  auto wanted = format.value_or(at::MemoryFormat::Contiguous);
-  if (wanted == at::MemoryFormat::ChannelsLast || wanted == at::MemoryFormat::ChannelsLast3d) {
-    auto strides = wanted == at::MemoryFormat::ChannelsLast
-                       ? c10::get_channels_last_strides_2d(sizes)
-                       : c10::get_channels_last_strides_3d(sizes);
-    return {strides.begin(), strides.end()};
-  }
-  TORCH_CHECK(wanted == at::MemoryFormat::Contiguous || wanted == at::MemoryFormat::Preserve,
-              "unsupported memory format ", wanted);
-  return contiguous_strides(sizes);
-}
-
 at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
                                std::optional<at::Layout> layout, std::optional<at::Device> device,
                                std::optional<bool> pin_memory,
@@ -75,6 +61,20 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 }  // namespace
+
+c10::SmallVector<int64_t, 6> strides_for(c10::IntArrayRef sizes,
+                                         std::optional<at::MemoryFormat> format) {
+  auto wanted = format.value_or(at::MemoryFormat::Contiguous);
+  if (wanted == at::MemoryFormat::ChannelsLast || wanted == at::MemoryFormat::ChannelsLast3d) {
+    auto strides = wanted == at::MemoryFormat::ChannelsLast
+                       ? c10::get_channels_last_strides_2d(sizes)
+                       : c10::get_channels_last_strides_3d(sizes);
+    return {strides.begin(), strides.end()};
+  }
+  TORCH_CHECK(wanted == at::MemoryFormat::Contiguous || wanted == at::MemoryFormat::Preserve,
+              "unsupported memory format ", wanted);
+  return contiguous_strides(sizes);
+}
 
 at::Tensor spyre_empty_with_layout(c10::IntArrayRef sizes, c10::IntArrayRef strides,
                                    at::ScalarType dtype, const card::StickLayout& layout) {

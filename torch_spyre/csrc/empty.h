@@ -7,6 +7,10 @@
 
 namespace spyre {
 
+// The strides of a new tensor; throws when its size overflows.
+c10::SmallVector<int64_t, 6> strides_for(c10::IntArrayRef sizes,
+                                         std::optional<at::MemoryFormat> format);
+
 at::Tensor spyre_empty_with_layout(c10::IntArrayRef sizes, c10::IntArrayRef strides,
                                    at::ScalarType dtype, const card::StickLayout& layout);
 at::Tensor empty_with_layout(c10::IntArrayRef sizes, const card::StickLayout& layout,

@@ -19,6 +19,7 @@
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/ones_like.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -36,8 +37,7 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// ---- counting and reporting
-// -------------------------------------------------------------------------
+// ---- counting and reporting --------------------------------------------------------------------
 
 std::mutex g_counts_mutex;
 struct Count {
@@ -69,8 +69,7 @@ void count(const c10::FunctionSchema& schema) {
   if (add_count(schema) && warner != nullptr) warner(full_name(schema));
 }
 
-// ---- host twins of device tensors
-// ---------------------------------------------------------------------
+// ---- host twins of device tensors --------------------------------------------------------------
 
 bool on_spyre(const at::Tensor& t) { return t.defined() && t.device().type() == kSpyre; }
 
@@ -197,54 +196,49 @@ class Twins {
   std::unordered_map<c10::StorageImpl*, StorageUse> storages_;
 };
 
-// ---- generators
-// -----------------------------------------------------------------------------------------
+// ---- generators --------------------------------------------------------------------------------
 
-// CPU kernels take CPU generators only: one that carries the device generator's state stands in.
+// CPU kernels take CPU generators only: one that carries the device generator's state stands in,
+// and gives it back at the end. Meanwhile nobody else may draw from the lender.
 class GeneratorLoan {
  public:
   explicit GeneratorLoan(at::Generator lender)
-      : lender_(std::move(lender)), stand_in_(at::detail::createCPUGenerator()) {
-    pass(impl(lender_), impl(stand_in_));
+      : lender_(std::move(lender)),
+        lock_(lender_.mutex()),
+        stand_in_(at::detail::createCPUGenerator()) {
+    pass(lender_, stand_in_);
   }
-  void give_back() { pass(impl(stand_in_), impl(lender_)); }
+  ~GeneratorLoan() { pass(stand_in_, lender_); }
+  GeneratorLoan(const GeneratorLoan&) = delete;
+  GeneratorLoan& operator=(const GeneratorLoan&) = delete;
+
   const at::Generator& stand_in() const { return stand_in_; }
 
+ private:
   static at::CPUGeneratorImpl& impl(const at::Generator& g) {
     return *static_cast<at::CPUGeneratorImpl*>(g.unsafeGetGeneratorImpl());
   }
-  static void pass(at::CPUGeneratorImpl& from, at::CPUGeneratorImpl& to) {
+  static void pass(const at::Generator& source, const at::Generator& target) {
+    auto &from = impl(source), &to = impl(target);
     to.set_engine(from.engine());
     to.set_next_float_normal_sample(from.next_float_normal_sample());
     to.set_next_double_normal_sample(from.next_double_normal_sample());
   }
 
- private:
-  at::Generator lender_, stand_in_;
+  at::Generator lender_;
+  std::unique_lock<std::mutex> lock_;
+  at::Generator stand_in_;
 };
 
-// Random operations without a generator argument draw from the CPU's default generator: for their
-// duration it continues the device's sequence.
-class DefaultGeneratorLoan {
- public:
-  explicit DefaultGeneratorLoan(c10::DeviceIndex device) : device_(default_generator(device)) {
-    auto& cpu = GeneratorLoan::impl(at::detail::getDefaultCPUGenerator());
-    saved_ = at::detail::createCPUGenerator();
-    GeneratorLoan::pass(cpu, GeneratorLoan::impl(saved_));
-    GeneratorLoan::pass(GeneratorLoan::impl(device_), cpu);
-  }
-  ~DefaultGeneratorLoan() {
-    auto& cpu = GeneratorLoan::impl(at::detail::getDefaultCPUGenerator());
-    GeneratorLoan::pass(cpu, GeneratorLoan::impl(device_));
-    GeneratorLoan::pass(GeneratorLoan::impl(saved_), cpu);
-  }
+at::Generator checked_generator(const at::Generator& given, c10::DeviceIndex device,
+                                const c10::FunctionSchema& schema) {
+  c10::Device expected(kSpyre, device);
+  TORCH_CHECK(given.device() == expected, "Expected a generator of ", expected,
+              " but found one of ", given.device(), " (when calling ", full_name(schema), ")");
+  return given;
+}
 
- private:
-  at::Generator device_, saved_;
-};
-
-// ---- arguments
-// ------------------------------------------------------------------------------------------
+// ---- arguments ---------------------------------------------------------------------------------
 
 // Batch norm updates its running statistics without saying so in its schema.
 bool is_written_silently(const c10::FunctionSchema& schema, const c10::Argument& argument) {
@@ -333,8 +327,7 @@ struct Target {
   }
 };
 
-// ---- results
-// ----------------------------------------------------------------------------------------------
+// ---- results -----------------------------------------------------------------------------------
 
 // The argument whose alias set a result belongs to, or -1.
 int64_t aliased_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
@@ -404,8 +397,7 @@ void replace_result(IValue& value, const c10::FunctionSchema& schema, size_t pos
       map_tensors(value, [&](const at::Tensor& t) { return to_result(t, device, twins, schema); });
 }
 
-// ---- the path
-// -------------------------------------------------------------------------------------------------
+// ---- the path ----------------------------------------------------------------------------------
 
 void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& reported, Stack* stack) {
   const auto& schema = op.schema();
@@ -439,18 +431,15 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
   twins.make();
 
   Stack originals(stack->begin() + static_cast<int64_t>(first), stack->end());
-  std::vector<GeneratorLoan> loans;
-  bool has_generator_argument = false;
+  std::optional<GeneratorLoan> loan;
   for (size_t i = 0; i < num_arguments; i++) {
     IValue& value = (*stack)[first + i];
     const auto& type = *schema.arguments()[i].real_type();
     bool takes_generator = type.isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
     if (takes_generator) {
-      has_generator_argument = true;
-      if (value.isNone() || value.toGenerator().device().type() == kSpyre) {
-        loans.emplace_back(value.isNone() ? default_generator(device) : value.toGenerator());
-        value = loans.back().stand_in();
-      }
+      loan.emplace(value.isNone() ? default_generator(device)
+                                  : checked_generator(value.toGenerator(), device, reported));
+      value = loan->stand_in();
     } else if (value.isDevice()) {
       if (value.toDevice().type() == kSpyre) value = c10::Device(at::kCPU);
     } else {
@@ -459,13 +448,8 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
     }
   }
 
-  {
-    std::optional<DefaultGeneratorLoan> default_loan;
-    if (!has_generator_argument && op.hasTag(at::Tag::nondeterministic_seeded))
-      default_loan.emplace(device);
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  }
-  for (auto& loan : loans) loan.give_back();
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  loan.reset();
 
   for (auto& twin : twins.all()) {
     if (twin.written) write_back(twin);
@@ -501,6 +485,24 @@ void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
   run_on_host(host_op, op.schema(), stack);
 }
 
+// The one random operation with a CPU kernel but no generator argument: the CPU kernel would draw
+// from the CPU's generator. The same steps, with the device's.
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
+                                                  std::optional<bool> train) {
+  static auto op = find_op("aten::native_dropout");
+  count(op.schema());
+  auto device = input.device().index();
+  auto host = to_host(input);
+  auto mask = at::ones_like(host, host.options().dtype(at::kBool));
+  if (train.value_or(true)) {
+    double kept = 1.0 - p;
+    GeneratorLoan loan(default_generator(device));
+    mask.bernoulli_(kept, loan.stand_in());
+    host = host.mul(mask).mul_(kept == 0 ? 0.0 : 1.0 / kept);
+  }
+  return {to_spyre(host, device), to_spyre(mask, device)};
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
@@ -523,6 +525,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
     }
   }
+  m.impl("native_dropout", native_dropout);
   // Has a kernel for every device that then accepts only the built-in ones.
   m.impl("mode.values", torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());

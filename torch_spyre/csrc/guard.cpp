@@ -83,6 +83,7 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;  // never recorded: nothing to wait for, as on CUDA
     int id = check_stream(stream);
+    NoGil no_gil;
     get_card(stream.device_index()).queue.wait(id, as_event(event).mark);
   }
   bool queryEvent(void* event) const override {
@@ -100,6 +101,10 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
     delete static_cast<Event*>(event);
   }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
+    TORCH_CHECK(as_event(first).device == as_event(second).device,
+                "elapsed_time needs two events of one card, got events of spyre:",
+                static_cast<int>(as_event(first).device),
+                " and spyre:", static_cast<int>(as_event(second).device));
     return (as_event(second).mark.device_us - as_event(first).mark.device_us) / 1000.0;
   }
 };

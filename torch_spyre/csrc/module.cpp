@@ -282,7 +282,9 @@ void bind_streams(py::module& m) {
   m.def("_host_callback", [](int device, int stream, py::function function) {
     // The function is called, and dropped, with the GIL held.
     auto* held = new py::function(std::move(function));
-    get_card(check_device_index(device)).queue.callback(stream, [held] {
+    auto& card = get_card(check_device_index(device));
+    NoGil no_gil;
+    card.queue.callback(stream, [held] {
       py::gil_scoped_acquire gil;
       std::unique_ptr<py::function> mine(held);
       try {

@@ -70,6 +70,13 @@ bool is_tileable(c10::ScalarType dtype) {
          card::elems_per_stick(format) <= card::kStickBytes && !c10::isQIntType(dtype);
 }
 
+void check_may_carry(const SpyreStorageImpl& storage) {
+  TORCH_CHECK(storage.resizable(),
+              "an int64 value that needs more than 32 bits cannot be written through a second "
+              "storage of the same memory");
+  warn_downcast(/*values_do_not_fit=*/true);
+}
+
 }  // namespace
 
 card::Block* SpyreStorageImpl::block() const { return block_of(data_ptr()); }
@@ -177,6 +184,8 @@ card::CardSide card_side(const SpyreStorageImpl& storage, int64_t untiled_elem_b
 }
 
 at::Tensor read_image(SpyreStorageImpl& storage) {
+  NoGil no_gil;
+  std::lock_guard lock(storage.mutex);
   auto bytes = static_cast<int64_t>(storage.nbytes());
   auto image = at::zeros({bytes}, at::TensorOptions(at::kByte));
   if (bytes == 0 || storage.block() == nullptr) return image;
@@ -209,15 +218,19 @@ void write_image(SpyreStorageImpl& storage, const at::Tensor& bytes) {
       write_view(storage, {placement.sizes, placement.strides, 0},
                  {bytes.data_ptr(), host_type(tiling->dtype), placement.strides}, /*elem_bytes=*/0);
   if (fits) return;
-  TORCH_CHECK(storage.resizable(),
-              "an int64 value that needs more than 32 bits cannot be written through a second "
-              "storage of the same memory");
-  warn_downcast(/*values_do_not_fit=*/true);
+  check_may_carry(storage);
   storage.place(allocate_on(storage.device().index(), storage.nbytes()), nullptr);
   write_untiled();
 }
 
+void carry(SpyreStorageImpl& storage) {
+  check_may_carry(storage);
+  reshape_storage(storage, storage.nbytes(), nullptr);
+}
+
 void reshape_storage(SpyreStorageImpl& storage, size_t nbytes, TilingPtr tiling) {
+  NoGil no_gil;
+  std::lock_guard lock(storage.mutex);
   auto old = read_image(storage);
   auto image = old;
   if (static_cast<int64_t>(nbytes) != old.numel()) {

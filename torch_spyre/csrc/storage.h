@@ -10,6 +10,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <memory>
+#include <mutex>
 
 #include "card/dma.h"
 #include "card/layout.h"
@@ -27,6 +28,9 @@ using TilingPtr = std::shared_ptr<const Tiling>;
 struct SpyreStorageImpl final : c10::StorageImpl {
   using c10::StorageImpl::StorageImpl;
   TilingPtr tiling;  // null: untiled
+  // Held while elements are addressed or laid out anew. Queued jobs need no lock: they have the
+  // addresses, and hold the block.
+  mutable std::recursive_mutex mutex;
 
   card::Block* block() const;  // null for an empty storage
   void place(c10::DataPtr data, TilingPtr tiling);
@@ -59,6 +63,9 @@ void write_image(SpyreStorageImpl& storage, const at::Tensor& bytes);
 
 // Gives the storage another size or tiling; as many leading bytes as fit keep their values.
 void reshape_storage(SpyreStorageImpl& storage, size_t nbytes, TilingPtr tiling);
+
+// Turns the storage into an untiled one because a 64-bit value does not fit. Warns.
+void carry(SpyreStorageImpl& storage);
 
 // The card's view of a storage for the copy engines.
 card::CardSide card_side(const SpyreStorageImpl& storage, int64_t untiled_elem_bytes);

@@ -16,6 +16,7 @@
 #include <torch/library.h>
 
 #include "allocator.h"
+#include "empty.h"
 #include "storage.h"
 
 namespace spyre {
@@ -26,12 +27,32 @@ at::Tensor make_view(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArr
   return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
 }
 
+// Makes room for a tensor of these sizes and strides; what is there stays.
+void grow_storage(SpyreStorageImpl& storage, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                  int64_t offset, c10::ScalarType dtype) {
+  int64_t elem_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  size_t needed = at::detail::computeStorageNbytes(sizes, strides, elem_bytes, offset);
+  if (needed <= storage.nbytes()) return;
+  bool alone = offset == 0 && (!storage.tiling || storage.tiling->dtype == dtype);
+  auto tiling = alone ? default_tiling(sizes, strides, dtype)
+                      : flat_tiling(static_cast<int64_t>(needed) / elem_bytes, dtype);
+  reshape_storage(storage, needed, tiling);
+}
+
 at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset,
                         c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  at::native::set_storage_cpu_(self, source, offset, sizes, strides);
+  at::native::checkSetStorage(self, source, offset, sizes, strides);
+  auto& storage = *spyre_storage(source);
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_offset(offset);
+  if (strides.data() != nullptr) {
+    impl->set_sizes_and_strides(sizes, strides, offset);
+  } else {
+    impl->set_sizes_contiguous(sizes);
+  }
+  grow_storage(storage, self.sizes(), self.strides(), offset, self.scalar_type());
   // torch.load fills a byte storage first and says here what it is: from now on it can be tiled.
   // Byte tensors stay as they are, because that is how PyTorch itself looks at whole storages.
-  auto& storage = *spyre_storage(source);
   bool whole = offset == 0 && storage.nbytes() > 0 &&
                at::detail::computeStorageNbytes(self.sizes(), self.strides(),
                                                 self.element_size()) == storage.nbytes();
@@ -53,20 +74,12 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
 const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef symbolic,
                          std::optional<at::MemoryFormat> format) {
   auto sizes = C10_AS_INTARRAYREF_SLOW(symbolic);
-  auto& storage = *spyre_storage(self);
-  auto* impl = self.unsafeGetTensorImpl();
   if (self.sizes() == sizes && !format) return self;
   at::detail::check_size_nonnegative(sizes);
-  impl->set_sizes_contiguous(sizes);
-  if (format && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
-  size_t needed = at::detail::computeStorageNbytes(self.sizes(), self.strides(),
-                                                   self.element_size(), self.storage_offset());
-  if (needed <= storage.nbytes()) return self;
-  bool alone = self.storage_offset() == 0;
-  auto tiling =
-      alone ? default_tiling(self.sizes(), self.strides(), self.scalar_type())
-            : flat_tiling(static_cast<int64_t>(needed / self.element_size()), self.scalar_type());
-  reshape_storage(storage, needed, tiling);
+  auto strides = strides_for(sizes, format);
+  // First the memory, then the shape: running out of memory must leave the tensor as it was.
+  grow_storage(*spyre_storage(self), sizes, strides, self.storage_offset(), self.scalar_type());
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return self;
 }
 
@@ -76,8 +89,8 @@ bool shallow_copy_compatible(const at::Tensor& self, const at::Tensor& from) {
 
 // Queued work keeps its blocks by itself; the check is that the stream is one of ours.
 void record_stream(at::Tensor& self, at::Stream stream) {
-  TORCH_CHECK(stream.device_type() == kSpyre,
-              "record_stream of a spyre tensor needs a spyre stream, got one of ", stream.device());
+  TORCH_CHECK(stream.device() == self.device(), "record_stream of a tensor on ", self.device(),
+              " needs a spyre stream of that card, got one of ", stream.device());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
