@@ -68,6 +68,7 @@ def test_out_of_memory_says_what_is_in_use_and_leaves_everything_usable(script):
             small.resize_(100_000_000)
         except torch.OutOfMemoryError:
             assert small.shape == (4,) and small.sum().item() == 4
+        del small
         del big
         again = torch.full((60 << 20,), 1, dtype=torch.int8, device="spyre")
         assert kept.sum().item() == 3000 and again[-1].item() == 1
