@@ -6,7 +6,9 @@ a few milliseconds and starts no card.
 
 from __future__ import annotations
 
+import atexit
 import os
+import time
 
 import torch
 
@@ -33,3 +35,14 @@ def register() -> None:
     from torch_spyre import patches
 
     patches.apply()
+    atexit.register(_let_autograd_threads_finish)
+
+
+def _let_autograd_threads_finish() -> None:
+    """Release the GIL for a moment before the interpreter ends.
+
+    After a backward pass, torch's thread for the device drops Python objects; if the interpreter is
+    shutting down by then, the process aborts (torch 2.13). Makes that unlikely, not impossible.
+    """
+    if _C._is_started() and not _C._in_bad_fork():
+        time.sleep(0.02)

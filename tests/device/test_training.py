@@ -153,6 +153,18 @@ def test_functional_transforms():
     )
 
 
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_forward_mode_and_hessians(size):
+    def cubes(v):
+        return (v**3).sum()
+
+    x = torch.randn(size)
+    on_card = torch.func.hessian(cubes)(x.to("spyre"))
+    torch.testing.assert_close(on_card.cpu(), torch.func.hessian(cubes)(x))
+    zeros = torch._efficientzerotensor(3).to("spyre")
+    assert zeros.tolist() == [0, 0, 0]
+
+
 def test_activation_checkpointing_with_dropout():
     from torch.utils.checkpoint import checkpoint
 

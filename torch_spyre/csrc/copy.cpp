@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/neg.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -125,6 +126,8 @@ void read_into(const at::Tensor& src, const at::Tensor& host, bool non_blocking)
 }
 
 void write_from(at::Tensor host, const at::Tensor& dst, bool non_blocking) {
+  // forward-mode AD makes tensors of zeros that have no memory behind them
+  if (C10_UNLIKELY(host._is_zerotensor())) host = at::zeros(host.sizes(), host.options());
   auto& storage = *spyre_storage(dst);
   NoGil no_gil;
   std::lock_guard lock(storage.mutex);
