@@ -33,6 +33,16 @@ class Hardware:
     dma_us: float = 2.0
     """Starting a transfer. Ours, as above."""
     cards_per_host: int = 8
+    matmul_flops_per_us: float = 98_304_000.0
+    """98.304 TFLOP/s in 16 bits, the peak of the public cost model."""
+    cycles_per_us: float = 1_500.0
+    """Clock. Ours: the peak above over 32 cores x 2 corelets x 8x8 PEs of 8 multiply-adds."""
+    sfp_lanes_per_cycle: int = 64
+    """Simple operations of one corelet's SFP. Ours: a stick of 16-bit elements."""
+    sfp_special_cycles: int = 8
+    """Cycles of a transcendental function on the SFP. Ours."""
+    lx_bytes_per_cycle: int = 128
+    """Scratchpad of one core. Ours: the width of the ring, 128 B per cycle and direction."""
 
 
 CARD = Hardware()

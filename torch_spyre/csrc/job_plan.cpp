@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "allocator.h"
-#include "card/program.h"
 #include "storage.h"
 #include "stream.h"
 
@@ -24,6 +24,20 @@ namespace fs = std::filesystem;
 
 card::Address program_memory(const JobPlan& plan) {
   return reinterpret_cast<card::Address>(plan.allocation.get());
+}
+
+// The program at an offset of the program memory, read anew only if its bytes are others.
+const card::ParsedProgram& read_program(LoadedProgram& program, size_t offset,
+                                        std::span<const std::byte> memory) {
+  const bool same = program.parsed && program.bytes.size() <= memory.size() &&
+                    std::memcmp(program.bytes.data(), memory.data(), program.bytes.size()) == 0;
+  if (!same) {
+    program.parsed = nullptr;
+    program.parsed = card::parse_program({card::kProgramSegment + offset, memory});
+    const auto own = memory.first(program.parsed->bytes);
+    program.bytes.assign(own.begin(), own.end());
+  }
+  return *program.parsed;
 }
 
 void allocate_buffers(std::vector<PinnedBuffer>& buffers) {
@@ -47,6 +61,27 @@ void submit_init(const JobPlanPtr& plan, size_t index, const InitTransfer& init,
        .uses = {}});
 }
 
+// Reads programs that initial transfers bring, for their modelled time. What is wrong with one is
+// said when it runs, because a step before may still mend it.
+void load_programs(JobPlan& plan, const std::vector<InitTransfer>& inits) {
+  plan.programs.resize(plan.steps.size());
+  plan.compute_us.resize(plan.steps.size());
+  std::vector<std::byte> memory;
+  for (const auto& init : inits) {
+    memory.resize(std::max(memory.size(), init.offset + init.bytes->size()));
+    std::copy(init.bytes->begin(), init.bytes->end(), memory.begin() + init.offset);
+  }
+  for (size_t i = 0; i < plan.steps.size(); i++) {
+    const Step& step = plan.steps[i];
+    if (step.type != StepType::COMPUTE || step.offset >= memory.size()) continue;
+    try {
+      read_program(plan.programs[i], step.offset, std::span(memory).subspan(step.offset));
+      plan.compute_us[i] = plan.programs[i].parsed->device_us;
+    } catch (const card::ProgramError&) {
+    }
+  }
+}
+
 JobPlanPtr make_plan(std::string label, Recipe recipe, const c10::Stream& stream) {
   auto plan = std::make_shared<JobPlan>();
   const int stream_id = check_stream(stream);
@@ -57,6 +92,7 @@ JobPlanPtr make_plan(std::string label, Recipe recipe, const c10::Stream& stream
   plan->buffers = std::move(recipe.buffers);
   allocate_buffers(plan->buffers);
   plan->steps = std::move(recipe.steps);
+  load_programs(*plan, recipe.inits);
   for (size_t i = 0; i < recipe.inits.size(); i++) submit_init(plan, i, recipe.inits[i], stream_id);
   plan->last_use = get_card(plan->device).queue.record(stream_id);
   return plan;
@@ -117,28 +153,29 @@ void run_host_compute(const JobPlan& plan, const Step& step, const Arguments& ar
   std::memset(output + bytes, 0, step.size - bytes);
 }
 
-void run_compute(const JobPlan& plan, const Step& step, const Arguments& arguments,
-                 card::Memory& memory) {
-  const std::byte* bytes = memory.host(program_memory(plan) + step.offset);
-  card::run_program(
-      {card::kProgramSegment + step.offset, {bytes, plan.allocation_size - step.offset}},
-      arguments.addresses, memory);
+void run_compute(JobPlan& plan, size_t index, const Arguments& arguments, card::Card& card) {
+  const size_t offset = plan.steps[index].offset;
+  const std::byte* bytes = card.memory.host(program_memory(plan) + offset);
+  const auto& program =
+      read_program(plan.programs[index], offset, {bytes, plan.allocation_size - offset});
+  card::run_program(program, arguments.addresses,
+                    {card.memory, thread_pool(), numerics(), card.lx.by_core()});
 }
 
-void run_step(const JobPlan& plan, const Step& step, const Arguments& arguments,
-              card::Memory& memory) {
+void run_step(JobPlan& plan, size_t index, const Arguments& arguments, card::Card& card) {
+  const Step& step = plan.steps[index];
   switch (step.type) {
     case StepType::HOST_COMPUTE:
       return run_host_compute(plan, step, arguments);
     case StepType::COMPUTE:
-      return run_compute(plan, step, arguments, memory);
+      return run_compute(plan, index, arguments, card);
     case StepType::H2D:
-      std::memcpy(memory.host(program_memory(plan) + step.offset),
+      std::memcpy(card.memory.host(program_memory(plan) + step.offset),
                   plan.buffers[step.buffer].bytes(), step.size);
       return;
     case StepType::D2H:
       std::memcpy(plan.buffers[step.buffer].bytes(),
-                  memory.host(program_memory(plan) + step.offset), step.size);
+                  card.memory.host(program_memory(plan) + step.offset), step.size);
       return;
   }
 }
@@ -156,11 +193,12 @@ card::Engine engine_of(StepType type) {
   }
 }
 
-// The modelled time must be known when a step is queued. A program's own time is added here once
-// programs have steps.
-double step_us(const Step& step, const card::Hardware& hardware) {
+// The modelled time must be known when a step is queued: that of a program is the one that it had
+// when the plan was made.
+double step_us(const JobPlan& plan, size_t index, const card::Hardware& hardware) {
+  const Step& step = plan.steps[index];
   if (step.type == StepType::HOST_COMPUTE) return 0;
-  if (step.type == StepType::COMPUTE) return hardware.job_us;
+  if (step.type == StepType::COMPUTE) return hardware.job_us + plan.compute_us[index];
   return hardware.transfer_us(step.size);
 }
 
@@ -181,11 +219,9 @@ void submit_step(const JobPlanPtr& plan, size_t index, const ArgumentsPtr& argum
   job.name = plan->label + " step " + std::to_string(index);
   job.stream = stream;
   job.engine = engine_of(step.type);
-  job.device_us = step_us(step, card.hardware);
+  job.device_us = step_us(*plan, index, card.hardware);
   if (step.type == StepType::COMPUTE) job.uses = arguments->blocks;  // no other step touches them
-  job.run = [plan, &step, arguments, &memory = card.memory] {
-    run_step(*plan, step, *arguments, memory);
-  };
+  job.run = [plan, index, arguments, &card] { run_step(*plan, index, *arguments, card); };
   card.queue.submit(std::move(job));
 }
 

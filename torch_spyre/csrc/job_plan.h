@@ -20,11 +20,18 @@
 #include <string>
 #include <vector>
 
+#include "card/program.h"
 #include "card/queue.h"
 #include "runtime.h"
 #include "spyrecode.h"
 
 namespace spyre {
+
+// The program of a compute step as it was read last: steps of the plan may change its bytes.
+struct LoadedProgram {
+  std::vector<std::byte> bytes;
+  std::shared_ptr<const card::ParsedProgram> parsed;  // null: not read yet
+};
 
 struct JobPlan {
   std::string label;  // begins the names of its jobs: "job plan <directory name>"
@@ -33,6 +40,9 @@ struct JobPlan {
   c10::DataPtr allocation;  // program memory; its data is a device address
   std::vector<PinnedBuffer> buffers;
   std::vector<Step> steps;
+  std::vector<double> compute_us;  // by step: modelled time of its program
+  // By step. Filled when the plan is made, then only touched by the card's executor thread.
+  std::vector<LoadedProgram> programs;
 
   // Launches share the pinned buffers and the program memory. The mutex keeps the steps of two
   // launches apart in the queue; a launch on another stream waits for the last use, which is first

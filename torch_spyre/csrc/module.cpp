@@ -11,6 +11,7 @@
 
 #include "bindings.h"
 #include "card/dlfloat16.h"
+#include "compiled_bindings.h"
 #include "copy.h"
 #include "dtypes.h"
 #include "empty.h"
@@ -388,4 +389,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   spyre::bind_random(m);
   spyre::bind_statistics(m);
   spyre::bind_job_plans(m);
+  spyre::bind_compiled(m);
 }

@@ -1,10 +1,37 @@
 // Puts the parts of a card together.
 #include "card.h"
 
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
 namespace spyre::card {
 
+Scratchpads::Scratchpads(int cores, size_t bytes_each) : bytes_(cores * bytes_each) {
+  if (bytes_ == 0) return;
+  space_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space_ == MAP_FAILED) {
+    throw std::runtime_error("the host gives no " + human_size(bytes_) +
+                             " of address space for scratchpads (" + std::strerror(errno) + ")");
+  }
+  for (int core = 0; core < cores; core++) {
+    by_core_.push_back(static_cast<std::byte*>(space_) + core * bytes_each);
+  }
+}
+
+Scratchpads::~Scratchpads() {
+  if (!by_core_.empty()) munmap(space_, bytes_);
+}
+
 Card::Card(int index, const Hardware& hardware, size_t memory_bytes)
-    : index(index), hardware(hardware), memory(index, memory_bytes), queue(index, memory) {
+    : index(index),
+      hardware(hardware),
+      memory(index, memory_bytes),
+      lx(hardware.cores, hardware.lx_bytes),
+      queue(index, memory) {
   // Memory that was freed comes back when the queued work that still reads it is done.
   memory.set_reclaim([this] { queue.drain(); });
 }

@@ -1,8 +1,12 @@
-// One emulated Spyre card: its numbers, its memory and its queue with the modelled clock.
+// One emulated Spyre card: its numbers, its memory, the scratchpads of its cores and its queue with
+// the modelled clock.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "dma.h"
 #include "memory.h"
@@ -27,6 +31,23 @@ struct Hardware {
   }
 };
 
+// The LX memories of a card's cores. Host pages are taken when first touched; contents stay from
+// one step, and from one program, to the next.
+class Scratchpads {
+ public:
+  Scratchpads(int cores, size_t bytes_each);
+  ~Scratchpads();
+  Scratchpads(const Scratchpads&) = delete;
+  Scratchpads& operator=(const Scratchpads&) = delete;
+
+  std::span<std::byte* const> by_core() const { return by_core_; }
+
+ private:
+  void* space_ = nullptr;
+  size_t bytes_ = 0;
+  std::vector<std::byte*> by_core_;
+};
+
 class Card {
  public:
   Card(int index, const Hardware& hardware, size_t memory_bytes);
@@ -34,6 +55,7 @@ class Card {
   const int index;
   const Hardware hardware;
   Memory memory;
+  Scratchpads lx;
   Queue queue;  // declared last: it stops before the memory goes
 };
 

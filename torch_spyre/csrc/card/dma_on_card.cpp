@@ -40,7 +40,7 @@ bool same_view(const View& a, const View& b) {
   return a.sizes == b.sizes && a.strides == b.strides && a.offset == b.offset;
 }
 
-bool same_placement(const CardSide& a, const CardSide& b) {
+bool same_placement(const MappedCard& a, const MappedCard& b) {
   return a.placement->layout == b.placement->layout && a.placement->sizes == b.placement->sizes &&
          a.placement->strides == b.placement->strides;
 }
@@ -50,10 +50,10 @@ bool fills_the_device(const Placement& placement, const View& view) {
          view.sizes == placement.sizes && view.strides == placement.strides;
 }
 
-void copy_all_bytes(const MappedCard& src, const MappedCard& dst, int64_t bytes, ThreadPool& pool) {
+void copy_all_bytes(const MappedCard& src, const MappedCard& dst, int64_t bytes, ThreadPool* pool) {
   constexpr int64_t kPiece = 256 * 1024;
   const int64_t pieces = (bytes + kPiece - 1) / kPiece;
-  share_units(pieces, bytes / src.elem_bytes, &pool, [&](int64_t first, int64_t last) {
+  share_units(pieces, bytes / src.elem_bytes, pool, [&](int64_t first, int64_t last) {
     const int64_t begin = first * kPiece, end = std::min(last * kPiece, bytes);
     std::memcpy(dst.base + begin, src.base + begin, end - begin);
   });
@@ -61,7 +61,7 @@ void copy_all_bytes(const MappedCard& src, const MappedCard& dst, int64_t bytes,
 
 // Elements have the same place on both sides. Padding is left alone.
 void copy_same_places(const MappedCard& src, const MappedCard& dst, const View& view,
-                      ThreadPool& pool) {
+                      ThreadPool* pool) {
   const CopyPlan plan =
       make_copy_plan(src.map, view, view.strides, Replicas::FIRST_ONLY, src.elem_bytes);
   const int64_t bytes = src.elem_bytes;
@@ -69,7 +69,7 @@ void copy_same_places(const MappedCard& src, const MappedCard& dst, const View& 
   const int64_t col_pitch = plan.col.stepping.device_step * bytes;
   const ConvertRows copy_rows =
       convert_table(best_simd()).to_card[static_cast<int>(copy_of(bytes))];
-  share_units(plan.units(), plan.elements, &pool, [&](int64_t first, int64_t last) {
+  share_units(plan.units(), plan.elements, pool, [&](int64_t first, int64_t last) {
     BoxWalker(plan, src.map).walk(first, last, [&](const Box& box) {
       std::byte* to = dst.base + box.device * bytes;
       const std::byte* from = src.base + box.device * bytes;
@@ -142,11 +142,11 @@ void select_chunk(const Staging& staging, const View& src_view, const View& dst_
 }
 
 void copy_staged(const MappedCard& src, const View& src_view, const MappedCard& dst,
-                 const View& dst_view, ThreadPool& pool) {
+                 const View& dst_view, ThreadPool* pool) {
   const Staging staging = make_staging(src, src_view, dst, dst_view);
   const int64_t elements = num_elements(src_view);
   const Stores stores = stores_for(elements * dst.elem_bytes);
-  share_units(staging.chunks, elements, &pool, [&](int64_t first, int64_t last) {
+  share_units(staging.chunks, elements, pool, [&](int64_t first, int64_t last) {
     alignas(64) std::byte stage[kStageBytes];
     const Strided staged = {stage, staging.strides, src.elem_bytes, copy_of(src.elem_bytes)};
     View src_chunk = src_view, dst_chunk = dst_view;
@@ -160,31 +160,37 @@ void copy_staged(const MappedCard& src, const View& src_view, const MappedCard& 
 
 }  // namespace
 
+void copy_mapped(const MappedCard& src, const View& src_view, const MappedCard& dst,
+                 const View& dst_view, ThreadPool* pool) {
+  const int64_t elements = num_elements(src_view);
+  if (elements == 0) return;
+  const Stores stores = stores_for(elements * src.elem_bytes);
+  if (src.placement == nullptr) {
+    (void)write_card(dst, dst_view, strided_card(src, src_view), stores,
+                     pool);  // bytes always fit
+  } else if (dst.placement == nullptr) {
+    read_card(src, src_view, strided_card(dst, dst_view), stores, pool);
+  } else if (same_placement(src, dst) && same_view(src_view, dst_view) &&
+             src.map.replicas.empty()) {
+    if (src.base == dst.base) return;
+    if (fills_the_device(*src.placement, src_view)) {
+      copy_all_bytes(src, dst, src.placement->layout.bytes(), pool);
+    } else {
+      copy_same_places(src, dst, src_view, pool);
+    }
+  } else {
+    copy_staged(src, src_view, dst, dst_view, pool);
+  }
+}
+
 void copy_on_card(const CardSide& src, const View& src_view, const CardSide& dst,
                   const View& dst_view, ThreadPool& pool) {
   const MappedCard from = map_card(src), to = map_card(dst);
   check_sides(from, src_view, to, dst_view);
-  const int64_t elements = num_elements(src_view);
-  if (elements == 0) return;
-  const Stores stores = stores_for(elements * from.elem_bytes);
+  if (num_elements(src_view) == 0) return;
   check_view(from.map, src_view);
   check_view(to.map, dst_view);
-  if (src.placement == nullptr) {
-    (void)write_card(to, dst_view, strided_card(from, src_view), stores,
-                     &pool);  // bytes always fit
-  } else if (dst.placement == nullptr) {
-    read_card(from, src_view, strided_card(to, dst_view), stores, &pool);
-  } else if (same_placement(src, dst) && same_view(src_view, dst_view) &&
-             from.map.replicas.empty()) {
-    if (src.base == dst.base) return;
-    if (fills_the_device(*src.placement, src_view)) {
-      copy_all_bytes(from, to, src.placement->layout.bytes(), pool);
-    } else {
-      copy_same_places(from, to, src_view, pool);
-    }
-  } else {
-    copy_staged(from, src_view, to, dst_view, pool);
-  }
+  copy_mapped(from, src_view, to, dst_view, &pool);
 }
 
 }  // namespace spyre::card

@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <cstdio>
 
@@ -11,7 +12,7 @@ constexpr size_t kBytesPerLine = 128;
 
 struct Header {
   uint32_t version;
-  uint32_t steps;
+  uint32_t words;
 };
 
 uint32_t read_u32(std::span<const std::byte> bytes, size_t at) {
@@ -54,13 +55,183 @@ Header read_header(const Program& program) {
   return header;
 }
 
-// Step kinds belong here: read each step after the header, find what runs its kind, run it with the
-// arguments. So far there are none, and only the empty program is one.
-void run_steps(const Program& program, const Header& header, std::span<const Address> /*arguments*/,
-               Memory& /*memory*/) {
-  if (header.steps == 0) return;
-  throw ProgramError("the program at " + hex_address(program.address) + " has " +
-                     std::to_string(header.steps) + " steps of unknown kind; this card knows none");
+// ---- Steps ------------------------------------------------------------------------------------
+
+enum Kind : int64_t { TILE = 1, MATMUL, COPY_STEP, GATHER, TOPK, LOOP_BEGIN, LOOP_END };
+
+constexpr int64_t kMaxCores = 1024;
+constexpr int64_t kMaxLoops = 32;
+constexpr int64_t kMaxNameBytes = 4096;
+
+std::vector<int64_t> read_words(const Program& program, const Header& header) {
+  const auto bytes = program.bytes.subspan(kProgramHeaderBytes);
+  if (header.words > bytes.size() / 8) {
+    throw ProgramError("the program at " + hex_address(program.address) + " has " +
+                       std::to_string(header.words) + " words, but its memory ends after " +
+                       std::to_string(bytes.size() / 8));
+  }
+  std::vector<int64_t> words(header.words);
+  for (size_t i = 0; i < words.size(); i++) {
+    const uint64_t low = read_u32(bytes, 8 * i), high = read_u32(bytes, 8 * i + 4);
+    words[i] = static_cast<int64_t>(high << 32 | low);
+  }
+  return words;
+}
+
+std::string read_name(WordReader& reader) {
+  const int64_t length = reader.next(0, kMaxNameBytes, "the length of its name");
+  std::string name;
+  for (int64_t i = 0; i < (length + 7) / 8; i++) {
+    const auto word = static_cast<uint64_t>(reader.next());
+    for (int byte = 0; byte < 8; byte++) name += static_cast<char>(word >> 8 * byte & 0xff);
+  }
+  name.resize(length);
+  return name;
+}
+
+class Parser {
+ public:
+  explicit Parser(const Program& program) : where_(hex_address(program.address)) {
+    const Header header = read_header(program);
+    words_ = read_words(program, header);
+    result_->bytes = kProgramHeaderBytes + 8 * words_.size();
+  }
+
+  std::shared_ptr<const ParsedProgram> parse() {
+    for (size_t at = 0; at < words_.size();) at += parse_step(at);
+    if (!open_loops_.empty()) {
+      throw ProgramError("the program at " + where_ + " ends inside a loop");
+    }
+    return result_;
+  }
+
+ private:
+  // The number of words of the step.
+  size_t parse_step(size_t at) {
+    const std::string number = std::to_string(number_++);
+    const size_t left = words_.size() - at;
+    const int64_t length = left < 2 ? 0 : words_[at + 1];
+    if (length < 6 || static_cast<uint64_t>(length) > left) {
+      throw ProgramError("the program at " + where_ + " is malformed: step " + number + " has " +
+                         std::to_string(length) + " words, " + std::to_string(left) +
+                         " are left and 6 the fewest");
+    }
+    const auto words = std::span<const int64_t>(words_).subspan(at, length);
+    ProgramStep step;
+    WordReader head_reader(words, number);
+    step.head = parse_head(head_reader);
+    const size_t head_words = 6 + (step.head.name.size() + 7) / 8;
+    WordReader reader(words.subspan(head_words), number + " " + step.head.name);
+    if (step.head.kind == LOOP_END) {
+      end_loop(step.head, reader);
+    } else {
+      parse_payload(step, reader);
+      result_->device_us += step.head.device_us * repeats_;
+      result_->steps.push_back(std::move(step));
+      if (result_->steps.back().head.kind == LOOP_BEGIN) begin_loop();
+    }
+    if (!reader.done()) reader.fail("it has more words than its kind needs");
+    return length;
+  }
+
+  StepHead parse_head(WordReader& reader) const {
+    StepHead head;
+    head.kind = reader.next();
+    if (head.kind < TILE || head.kind > LOOP_END) {
+      reader.fail("its kind is " + std::to_string(head.kind) + ", this card knows 1 to 7");
+    }
+    reader.next();  // its length
+    head.cores = static_cast<int>(reader.next(0, kMaxCores, "the number of cores"));
+    head.loops = static_cast<int>(reader.next(0, kMaxLoops, "the number of loops"));
+    head.name = read_name(reader);
+    head.device_us = std::bit_cast<double>(reader.next());
+    if (!(head.device_us >= 0)) reader.fail("its time is not a number from 0 on");
+    const size_t around = open_loops_.size();
+    if (head.kind != LOOP_END && static_cast<size_t>(head.loops) != around) {
+      reader.fail("it says that " + std::to_string(head.loops) +
+                  " loops are around it, there are " + std::to_string(around));
+    }
+    return head;
+  }
+
+  static void parse_payload(ProgramStep& step, WordReader& reader) {
+    switch (step.head.kind) {
+      case TILE:
+        step.what = parse_tile(reader, step.head);
+        break;
+      case MATMUL:
+        step.what = parse_matmul(reader, step.head);
+        break;
+      case COPY_STEP:
+        step.what = parse_copy(reader, step.head);
+        break;
+      case GATHER:
+        step.what = parse_gather(reader, step.head);
+        break;
+      case TOPK:
+        step.what = parse_topk(reader, step.head);
+        break;
+      default:
+        step.what = LoopStep{reader.next(0, INT64_MAX, "the count of a loop"), 0};
+    }
+  }
+
+  void begin_loop() {
+    open_loops_.push_back(result_->steps.size() - 1);
+    repeats_of_.push_back(repeats_);
+    repeats_ *= static_cast<double>(std::get<LoopStep>(result_->steps.back().what).count);
+  }
+  void end_loop(const StepHead& head, WordReader& reader) {
+    if (open_loops_.empty()) reader.fail("it ends a loop, but none has begun");
+    std::get<LoopStep>(result_->steps[open_loops_.back()].what).end = result_->steps.size();
+    result_->device_us += head.device_us * repeats_;
+    open_loops_.pop_back();
+    repeats_ = repeats_of_.back();
+    repeats_of_.pop_back();
+  }
+
+  const std::string where_;
+  std::vector<int64_t> words_;
+  size_t number_ = 0;  // of the step, for messages
+  std::vector<size_t> open_loops_;
+  double repeats_ = 1;
+  std::vector<double> repeats_of_;
+  std::shared_ptr<ParsedProgram> result_ = std::make_shared<ParsedProgram>();
+};
+
+// Steps first ... last; context.loop_index has the loops around them.
+void run_steps(const ParsedProgram& program, size_t first, size_t last, RunContext& context,
+               std::vector<int64_t>& loop_index) {
+  for (size_t i = first; i < last; i++) {
+    const ProgramStep& step = program.steps[i];
+    context.loop_index = loop_index;
+    switch (step.head.kind) {
+      case TILE:
+        run_tile(std::get<TileStep>(step.what), step.head, context);
+        break;
+      case MATMUL:
+        run_matmul(std::get<MatmulStep>(step.what), step.head, context);
+        break;
+      case COPY_STEP:
+        run_copy(std::get<CopyStep>(step.what), step.head, context);
+        break;
+      case GATHER:
+        run_gather(std::get<GatherStep>(step.what), step.head, context);
+        break;
+      case TOPK:
+        run_topk(std::get<TopkStep>(step.what), step.head, context);
+        break;
+      default: {
+        const LoopStep& loop = std::get<LoopStep>(step.what);
+        loop_index.push_back(0);
+        for (; loop_index.back() < loop.count; ++loop_index.back()) {
+          run_steps(program, i + 1, loop.end, context, loop_index);
+        }
+        loop_index.pop_back();
+        i = loop.end - 1;
+      }
+    }
+  }
 }
 
 // ---- Text form --------------------------------------------------------------------------------
@@ -96,8 +267,21 @@ void append_line(std::vector<std::byte>& out, std::string_view line, const std::
 
 }  // namespace
 
-void run_program(const Program& program, std::span<const Address> arguments, Memory& memory) {
-  run_steps(program, read_header(program), arguments, memory);
+std::shared_ptr<const ParsedProgram> parse_program(const Program& program) {
+  return Parser(program).parse();
+}
+
+void run_program(const ParsedProgram& program, std::span<const Address> arguments,
+                 const RunEnvironment& environment) {
+  RunContext context{.arguments = arguments,
+                     .memory = environment.memory,
+                     .pool = environment.pool,
+                     .numerics = environment.numerics,
+                     .lx = environment.lx,
+                     .loop_index = {}};
+  std::vector<int64_t> loop_index;
+  loop_index.reserve(kMaxLoops);
+  run_steps(program, 0, program.steps.size(), context, loop_index);
 }
 
 std::vector<std::byte> parse_hex_program(std::string_view text, const std::string& name) {

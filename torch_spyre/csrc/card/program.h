@@ -1,10 +1,16 @@
 // The program container: what lies in program memory where a compute step starts, and what runs it.
 //
-// A program begins with a header of 16 bytes, little endian; the steps follow:
+// A program begins with a header of 16 bytes, little endian; the steps follow as 64-bit words:
 //
 //   byte  0  magic "SPYREPRG"
-//   byte  8  uint32 version: 1
-//   byte 12  uint32 number of steps; 0 is the empty program, which does nothing
+//   byte  8  uint32 version: 2
+//   byte 12  uint32 number of words; 0 is the empty program, which does nothing
+//
+// docs/formats/program.md has the words of the steps. Reading them is done once, running them any
+// number of times:
+//
+//   auto parsed = parse_program({address, bytes});
+//   run_program(*parsed, arguments, {memory, pool, numerics, lx});
 //
 // Addresses of programs are those of the program segment, as the compiler sees them; the runtime
 // maps the segment onto an allocation of the card.
@@ -12,13 +18,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "copy_step.h"
+#include "gather.h"
+#include "matmul.h"
 #include "memory.h"
+#include "pool.h"
+#include "steps.h"
+#include "tile.h"
+#include "topk.h"
 
 namespace spyre::card {
 
@@ -26,12 +40,8 @@ constexpr Address kProgramSegment = 0x1C'0000'0000;
 constexpr Address kProgramSegmentEnd = 0x20'0000'0000;
 
 constexpr std::string_view kProgramMagic = "SPYREPRG";
-constexpr uint32_t kProgramVersion = 1;
+constexpr uint32_t kProgramVersion = 2;
 constexpr size_t kProgramHeaderBytes = 16;
-
-struct ProgramError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // A program in place: its first byte up to the end of its allocation.
 struct Program {
@@ -39,9 +49,38 @@ struct Program {
   std::span<const std::byte> bytes;
 };
 
-// Runs a program to its end, on the calling thread. `arguments` are the device addresses of the
-// tensors it was launched with. Throws ProgramError for bytes that are no program of this card.
-void run_program(const Program& program, std::span<const Address> arguments, Memory& memory);
+// Runs the steps up to its end, which is the number of the first step after it, `count` times.
+struct LoopStep {
+  int64_t count = 0;
+  size_t end = 0;
+};
+
+struct ProgramStep {
+  StepHead head;
+  std::variant<LoopStep, TileStep, MatmulStep, CopyStep, GatherStep, TopkStep> what;
+};
+
+struct ParsedProgram {
+  std::vector<ProgramStep> steps;  // a loop is followed by the steps that it repeats
+  size_t bytes = 0;                // of the program, its header included
+  double device_us = 0;            // modelled time of all steps, as often as loops repeat them
+};
+
+// Throws ProgramError for bytes that are no program of this card.
+std::shared_ptr<const ParsedProgram> parse_program(const Program& program);
+
+// What a card lends to its programs.
+struct RunEnvironment {
+  Memory& memory;
+  ThreadPool& pool;
+  Numerics numerics = Numerics::DLFLOAT16;
+  std::span<std::byte* const> lx;  // scratchpads by core
+};
+
+// Runs a program to its end, on the calling thread and the pool. `arguments` are the device
+// addresses of the tensors it was launched with.
+void run_program(const ParsedProgram& program, std::span<const Address> arguments,
+                 const RunEnvironment& environment);
 
 // The text form of a program (init.txt): 256 hex digits a line are 128 bytes, the last pair of
 // digits first; '#' starts a comment. Errors begin with "<name>:<line>: ".

@@ -33,6 +33,8 @@ typedef uint16_t U16x16 __attribute__((vector_size(32)));
 typedef int32_t I32x8 __attribute__((vector_size(32)));
 typedef uint32_t U32x8 __attribute__((vector_size(32)));
 typedef float F32x8 __attribute__((vector_size(32)));
+typedef float F32x4 __attribute__((vector_size(16)));
+typedef double F64x4 __attribute__((vector_size(32)));
 
 // 16 elements of 32 bits are two vectors.
 template <class V>
@@ -103,11 +105,27 @@ SPYRE_SIMD_INLINE I16x16 narrow(const Pair<I32x8>& wide) {
   return (I16x16)_mm256_permute4x64_epi64(packed, 0xd8);
 }
 
+// 32 to 16 bits, signed to unsigned: clamped to what unsigned 16 bits hold.
+SPYRE_SIMD_INLINE U16x16 narrow_unsigned(const Pair<I32x8>& wide) {
+  const __m256i packed = _mm256_packus_epi32((__m256i)wide.first, (__m256i)wide.second);
+  return (U16x16)_mm256_permute4x64_epi64(packed, 0xd8);
+}
+
 // low + (high << 16) in each of 16 lanes.
 SPYRE_SIMD_INLINE Pair<U32x8> join(const U16x16& low, const U16x16& high) {
   const __m256i l = _mm256_permute4x64_epi64((__m256i)low, 0xd8);
   const __m256i h = _mm256_permute4x64_epi64((__m256i)high, 0xd8);
   return {(U32x8)_mm256_unpacklo_epi16(l, h), (U32x8)_mm256_unpackhi_epi16(l, h)};
+}
+
+// The same in two steps, for lanes that are made of one vector: join_spread(f(s), g(s)) with s =
+// spread(v) is join(f(v), g(v)) for functions of single lanes.
+SPYRE_SIMD_INLINE U16x16 spread(const U16x16& value) {
+  return (U16x16)_mm256_permute4x64_epi64((__m256i)value, 0xd8);
+}
+SPYRE_SIMD_INLINE Pair<U32x8> join_spread(const U16x16& low, const U16x16& high) {
+  return {(U32x8)_mm256_unpacklo_epi16((__m256i)low, (__m256i)high),
+          (U32x8)_mm256_unpackhi_epi16((__m256i)low, (__m256i)high)};
 }
 
 SPYRE_SIMD_INLINE U16x16 widen(const U8x16& bytes) {
@@ -130,6 +148,48 @@ SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
   return (U16x16)_mm256_set_m128i(_mm256_cvtps_ph((__m256)value.second, kNearestEven),
                                   _mm256_cvtps_ph((__m256)value.first, kNearestEven));
 }
+
+// a * b + c, rounded once.
+SPYRE_SIMD_INLINE F32x8 fma(const F32x8& a, const F32x8& b, const F32x8& c) {
+  return (F32x8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+SPYRE_SIMD_INLINE F32x8 sqrt(const F32x8& a) { return (F32x8)_mm256_sqrt_ps((__m256)a); }
+// a > b ? a : b and a < b ? a : b: the second operand when one is NaN or both are equal.
+SPYRE_SIMD_INLINE F32x8 max(const F32x8& a, const F32x8& b) {
+  return (F32x8)_mm256_max_ps((__m256)a, (__m256)b);
+}
+SPYRE_SIMD_INLINE F32x8 min(const F32x8& a, const F32x8& b) {
+  return (F32x8)_mm256_min_ps((__m256)a, (__m256)b);
+}
+SPYRE_SIMD_INLINE I32x8 max(const I32x8& a, const I32x8& b) {
+  return (I32x8)_mm256_max_epi32((__m256i)a, (__m256i)b);
+}
+SPYRE_SIMD_INLINE I32x8 min(const I32x8& a, const I32x8& b) {
+  return (I32x8)_mm256_min_epi32((__m256i)a, (__m256i)b);
+}
+SPYRE_SIMD_INLINE U32x8 min(const U32x8& a, const U32x8& b) {
+  return (U32x8)_mm256_min_epu32((__m256i)a, (__m256i)b);
+}
+// By a mask, whose lanes are all ones or all zeros.
+SPYRE_SIMD_INLINE F32x8 select(const I32x8& mask, const F32x8& yes, const F32x8& no) {
+  return (F32x8)_mm256_blendv_ps((__m256)no, (__m256)yes, (__m256)mask);
+}
+SPYRE_SIMD_INLINE I32x8 select(const I32x8& mask, const I32x8& yes, const I32x8& no) {
+  return (I32x8)_mm256_blendv_epi8((__m256i)no, (__m256i)yes, (__m256i)mask);
+}
+SPYRE_SIMD_INLINE bool any(const I32x8& mask) {
+  return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+}
+SPYRE_SIMD_INLINE F32x8 floor(const F32x8& a) { return (F32x8)_mm256_floor_ps((__m256)a); }
+SPYRE_SIMD_INLINE F32x8 ceil(const F32x8& a) { return (F32x8)_mm256_ceil_ps((__m256)a); }
+SPYRE_SIMD_INLINE F32x8 trunc(const F32x8& a) {
+  return (F32x8)_mm256_round_ps((__m256)a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+}
+SPYRE_SIMD_INLINE F32x8 round_even(const F32x8& a) {
+  return (F32x8)_mm256_round_ps((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+// Toward zero; what does not fit, and NaN, is the smallest integer.
+SPYRE_SIMD_INLINE I32x8 to_int(const F32x8& a) { return (I32x8)_mm256_cvttps_epi32((__m256)a); }
 
 // Transposes of small blocks; pitches in bytes. 16 rows of 8 elements of 16 bits become 8 rows of
 // 16: each half of the vectors transposes 8 rows.
@@ -227,6 +287,15 @@ SPYRE_SIMD_INLINE I16x16 narrow(const Pair<I32x8>& wide) {
   return result;
 }
 
+SPYRE_SIMD_INLINE U16x16 narrow_unsigned(const Pair<I32x8>& wide) {
+  U16x16 result;
+  for (int i = 0; i < 16; ++i) {
+    const int32_t value = i < 8 ? wide.first[i] : wide.second[i - 8];
+    result[i] = static_cast<uint16_t>(value < 0 ? 0 : value > 0xffff ? 0xffff : value);
+  }
+  return result;
+}
+
 SPYRE_SIMD_INLINE Pair<U32x8> join(const U16x16& low, const U16x16& high) {
   Pair<U32x8> result;
   for (int i = 0; i < 8; ++i) {
@@ -234,6 +303,11 @@ SPYRE_SIMD_INLINE Pair<U32x8> join(const U16x16& low, const U16x16& high) {
     result.second[i] = low[i + 8] | static_cast<uint32_t>(high[i + 8]) << 16;
   }
   return result;
+}
+
+SPYRE_SIMD_INLINE U16x16 spread(const U16x16& value) { return value; }
+SPYRE_SIMD_INLINE Pair<U32x8> join_spread(const U16x16& low, const U16x16& high) {
+  return join(low, high);
 }
 
 SPYRE_SIMD_INLINE U16x16 widen(const U8x16& bytes) {
@@ -301,6 +375,63 @@ SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
   return result;
 }
 
+SPYRE_SIMD_INLINE F32x8 fma(const F32x8& a, const F32x8& b, const F32x8& c) {
+  F32x8 result;
+  for (int i = 0; i < 8; ++i) result[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return result;
+}
+SPYRE_SIMD_INLINE F32x8 sqrt(const F32x8& a) {
+  F32x8 result;
+  for (int i = 0; i < 8; ++i) result[i] = __builtin_sqrtf(a[i]);
+  return result;
+}
+SPYRE_SIMD_INLINE F32x8 select(const I32x8& mask, const F32x8& yes, const F32x8& no) {
+  return (F32x8)(((I32x8)yes & mask) | ((I32x8)no & ~mask));
+}
+SPYRE_SIMD_INLINE I32x8 select(const I32x8& mask, const I32x8& yes, const I32x8& no) {
+  return (yes & mask) | (no & ~mask);
+}
+SPYRE_SIMD_INLINE F32x8 max(const F32x8& a, const F32x8& b) { return select(a > b, a, b); }
+SPYRE_SIMD_INLINE F32x8 min(const F32x8& a, const F32x8& b) { return select(a < b, a, b); }
+SPYRE_SIMD_INLINE I32x8 max(const I32x8& a, const I32x8& b) { return select(a > b, a, b); }
+SPYRE_SIMD_INLINE I32x8 min(const I32x8& a, const I32x8& b) { return select(a < b, a, b); }
+SPYRE_SIMD_INLINE U32x8 min(const U32x8& a, const U32x8& b) {
+  return (U32x8)select((I32x8)(a < b), (I32x8)a, (I32x8)b);
+}
+SPYRE_SIMD_INLINE bool any(const I32x8& mask) {
+  typedef int64_t I64x4 __attribute__((vector_size(32)));
+  const I64x4 m = bits<I64x4>(mask);
+  return (m[0] | m[1] | m[2] | m[3]) != 0;
+}
+SPYRE_SIMD_INLINE F32x8 floor(const F32x8& a) {
+  F32x8 result;
+  for (int i = 0; i < 8; ++i) result[i] = __builtin_floorf(a[i]);
+  return result;
+}
+SPYRE_SIMD_INLINE F32x8 ceil(const F32x8& a) {
+  F32x8 result;
+  for (int i = 0; i < 8; ++i) result[i] = __builtin_ceilf(a[i]);
+  return result;
+}
+SPYRE_SIMD_INLINE F32x8 trunc(const F32x8& a) {
+  F32x8 result;
+  for (int i = 0; i < 8; ++i) result[i] = __builtin_truncf(a[i]);
+  return result;
+}
+SPYRE_SIMD_INLINE F32x8 round_even(const F32x8& a) {
+  F32x8 result;
+  for (int i = 0; i < 8; ++i) result[i] = __builtin_nearbyintf(a[i]);
+  return result;
+}
+SPYRE_SIMD_INLINE I32x8 to_int(const F32x8& a) {
+  I32x8 result;
+  for (int i = 0; i < 8; ++i) {
+    const bool fits = a[i] >= -0x1p31f && a[i] < 0x1p31f;
+    result[i] = fits ? static_cast<int32_t>(a[i]) : INT32_MIN;
+  }
+  return result;
+}
+
 template <class T, int kRows>
 SPYRE_SIMD_INLINE void transpose_block(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
                                        ptrdiff_t from_pitch) {
@@ -319,6 +450,39 @@ SPYRE_SIMD_INLINE void transpose8x8_32(std::byte* to, ptrdiff_t to_pitch, const 
                                        ptrdiff_t from_pitch) {
   transpose_block<uint32_t, 8>(to, to_pitch, from, from_pitch);
 }
+
+#endif
+
+}  // namespace spyre::card::SPYRE_SIMD_NAMESPACE
+
+// What unpacking in matrix products needs: join with its lanes in whatever order is cheapest.
+namespace spyre::card::SPYRE_SIMD_NAMESPACE {
+
+#if defined(SPYRE_SIMD_AVX2)
+
+// `value` where `number` is positive, 0 where it is 0; it is never negative.
+SPYRE_SIMD_INLINE I16x16 keep_at_numbers(const I16x16& value, const I16x16& number) {
+  return (I16x16)_mm256_sign_epi16((__m256i)value, (__m256i)number);
+}
+SPYRE_SIMD_INLINE Pair<U32x8> join_swapped(const U16x16& low, const U16x16& high) {
+  return {(U32x8)_mm256_unpacklo_epi16((__m256i)low, (__m256i)high),
+          (U32x8)_mm256_unpackhi_epi16((__m256i)low, (__m256i)high)};
+}
+// From the order of join_swapped to that of join, and back.
+SPYRE_SIMD_INLINE Pair<F32x8> swap_order(const Pair<F32x8>& pair) {
+  return {(F32x8)_mm256_permute2f128_ps((__m256)pair.first, (__m256)pair.second, 0x20),
+          (F32x8)_mm256_permute2f128_ps((__m256)pair.first, (__m256)pair.second, 0x31)};
+}
+
+#else
+
+SPYRE_SIMD_INLINE I16x16 keep_at_numbers(const I16x16& value, const I16x16& number) {
+  return value & (number != 0);
+}
+SPYRE_SIMD_INLINE Pair<U32x8> join_swapped(const U16x16& low, const U16x16& high) {
+  return join(low, high);
+}
+SPYRE_SIMD_INLINE Pair<F32x8> swap_order(const Pair<F32x8>& pair) { return pair; }
 
 #endif
 

@@ -20,9 +20,11 @@ int64_t num_elements(const View& view) {
 }
 
 MappedCard map_card(const CardSide& card) {
-  if (card.placement == nullptr) return {untiled_address_map(), card.base, card.elem_bytes};
+  if (card.placement == nullptr) {
+    return {untiled_address_map(), card.base, card.elem_bytes, nullptr};
+  }
   return {make_address_map(*card.placement), card.base,
-          bytes_per_elem(card.placement->layout.format)};
+          bytes_per_elem(card.placement->layout.format), card.placement};
 }
 
 bool write_card(const MappedCard& card, const View& view, const Strided& from, Stores stores,

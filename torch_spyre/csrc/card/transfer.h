@@ -14,6 +14,7 @@ struct MappedCard {
   AddressMap map;
   std::byte* base;
   int64_t elem_bytes;
+  const Placement* placement;  // nullptr: untiled
 };
 MappedCard map_card(const CardSide& card);
 
@@ -33,6 +34,10 @@ bool write_card(const MappedCard& card, const View& view, const Strided& from, S
                 ThreadPool* pool);
 void read_card(const MappedCard& card, const View& view, const Strided& to, Stores stores,
                ThreadPool* pool);
+
+// copy_on_card with storages that are mapped and views that are checked already.
+void copy_mapped(const MappedCard& src, const View& src_view, const MappedCard& dst,
+                 const View& dst_view, ThreadPool* pool);
 
 int64_t num_elements(const View& view);
 

@@ -1,0 +1,572 @@
+// Matrix products against sums in double, element by element and stick by stick.
+//
+// Operands are written into card memory where the words of the step say, one element at a time;
+// everything else in that memory is NaN. What the tests read back comes from there, too.
+#include "matmul.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "dlfloat16.h"
+#include "tile_operand.h"
+
+using namespace spyre::card;
+
+namespace {
+
+constexpr DataFormat kFp16 = DataFormat::SEN169_FP16;
+constexpr DataFormat kFp32 = DataFormat::IEEE_FP32;
+constexpr DataFormat kFp8 = DataFormat::SEN143_FP8;
+
+using Random = std::mt19937_64;
+
+ThreadPool& pool() {
+  static ThreadPool shared(2);
+  return shared;
+}
+
+int64_t sticks_of(int64_t elements, DataFormat format) {
+  return (elements + elems_per_stick(format) - 1) / elems_per_stick(format);
+}
+
+float load_float(DataFormat format, Numerics numerics, const std::byte* at) {
+  return std::bit_cast<float>(load_element(format, numerics, at));
+}
+void store_float(DataFormat format, Numerics numerics, float value, std::byte* at) {
+  store_element(format, numerics, std::bit_cast<uint32_t>(value), at);
+}
+
+// One operand [batch][sticks][rows][stick] somewhere on the card.
+struct Operand {
+  DataFormat format;
+  int64_t batches, rows, columns;  // columns lie along the sticks
+  Space space = Space::ARGUMENT;
+  int64_t begin = 0;  // bytes from the start of its space
+
+  int64_t row_stride() const { return kStickBytes; }
+  int64_t stick_stride() const { return rows * kStickBytes; }
+  int64_t batch_stride() const {
+    return batches == 1 ? 0 : sticks_of(columns, format) * stick_stride();
+  }
+  int64_t bytes() const { return batches * sticks_of(columns, format) * stick_stride(); }
+  int64_t offset(int64_t batch, int64_t row, int64_t column) const {
+    const int64_t n = elems_per_stick(format);
+    return batch * batch_stride() + column / n * stick_stride() + row * row_stride() +
+           column % n * bytes_per_elem(format);
+  }
+};
+
+// What one core does; ranges in elements, columns begin with a stick.
+struct Slice {
+  int64_t batch = 0, batches = 1;
+  int64_t row = 0, rows = 1;
+  int64_t column = 0, columns = 1;
+  int64_t k = 0, depth = 1;
+  int64_t group = 0;
+};
+
+struct Problem {
+  Operand x, y, out;
+  std::vector<Slice> slices;
+  bool groups = false;
+  int loops = 0;
+};
+
+void put(std::vector<int64_t>& words, std::initializer_list<int64_t> values) {
+  words.insert(words.end(), values);
+}
+
+void put_address(std::vector<int64_t>& words, const Operand& operand, int64_t argument,
+                 const std::vector<int64_t>& offsets, int loops) {
+  put(words,
+      {static_cast<int64_t>(operand.space), operand.space == Space::ARGUMENT ? argument : 0});
+  for (int64_t offset : offsets) words.push_back(operand.begin + offset);
+  for (int i = 0; i < loops; ++i) words.push_back(operand.bytes());
+}
+
+std::vector<int64_t> words_of(const Problem& problem) {
+  std::vector<int64_t> words;
+  const Operand &x = problem.x, &y = problem.y, &out = problem.out;
+  put(words, {static_cast<int64_t>(x.format), static_cast<int64_t>(y.format),
+              static_cast<int64_t>(out.format), 1});
+  std::vector<int64_t> x_at, y_at, out_at;
+  for (const Slice& s : problem.slices) {
+    put(words, {s.batches, s.rows, sticks_of(s.columns, out.format), s.depth});
+    x_at.push_back(x.offset(x.batches == 1 ? 0 : s.batch, s.row, s.k));
+    y_at.push_back(y.offset(y.batches == 1 ? 0 : s.batch, s.k, s.column));
+    out_at.push_back(out.offset(s.batch, s.row, s.column));
+  }
+  put(words, {x.batch_stride(), x.row_stride(), x.stick_stride()});
+  put_address(words, x, 0, x_at, problem.loops);
+  put(words, {y.batch_stride(), y.row_stride(), y.stick_stride()});
+  put_address(words, y, 1, y_at, problem.loops);
+  put(words, {out.batch_stride(), out.row_stride(), out.stick_stride()});
+  put_address(words, out, 2, out_at, problem.loops);
+  words.push_back(problem.groups);
+  for (const Slice& s : problem.slices) {
+    if (problem.groups) words.push_back(s.group);
+  }
+  return words;
+}
+
+StepHead head_of(const Problem& problem) {
+  return {2, static_cast<int>(problem.slices.size()), problem.loops, "mm", 0};
+}
+
+// Memory and scratchpads that are full of NaN.
+class Card {
+ public:
+  explicit Card(size_t cores = 1) : memory_(0, 64 << 20) {
+    for (size_t c = 0; c < cores; ++c) lx_.push_back(allocate(1 << 20));
+    for (Address at : lx_) lx_pointers_.push_back(memory_.host(at));
+    for (int i = 0; i < 3; ++i) arguments_.push_back(allocate(8 << 20));
+  }
+  std::byte* argument(int i) { return memory_.host(arguments_[i]); }
+  std::byte* lx(int core) { return lx_pointers_[core]; }
+  std::byte* begin(const Operand& operand, int i, int core = 0) {
+    return (operand.space == Space::LX ? lx(core) : argument(i)) + operand.begin;
+  }
+  RunContext context(Numerics numerics = Numerics::DLFLOAT16,
+                     std::span<const int64_t> loop_index = {}) {
+    return {arguments_, memory_, pool(), numerics, lx_pointers_, loop_index};
+  }
+
+ private:
+  Address allocate(size_t bytes) {
+    const Address at = memory_.allocate(bytes)->address;
+    std::memset(memory_.host(at), 0xff, bytes);
+    return at;
+  }
+
+  Memory memory_;
+  std::vector<Address> arguments_, lx_;
+  std::vector<std::byte*> lx_pointers_;
+};
+
+void fill(std::byte* begin, const Operand& operand, Numerics numerics, Random& random) {
+  std::normal_distribution<float> normal;
+  for (int64_t b = 0; b < operand.batches; ++b) {
+    for (int64_t r = 0; r < operand.rows; ++r) {
+      for (int64_t c = 0; c < operand.columns; ++c) {
+        store_float(operand.format, numerics, normal(random), begin + operand.offset(b, r, c));
+      }
+    }
+  }
+}
+
+double exact(const Problem& problem, const std::byte* x, const std::byte* y, Numerics numerics,
+             int64_t batch, int64_t row, int64_t column, double& magnitude) {
+  double sum = 0;
+  magnitude = 0;
+  for (int64_t k = 0; k < problem.x.columns; ++k) {
+    const double term =
+        double{load_float(problem.x.format, numerics,
+                          x + problem.x.offset(problem.x.batches == 1 ? 0 : batch, row, k))} *
+        load_float(problem.y.format, numerics,
+                   y + problem.y.offset(problem.y.batches == 1 ? 0 : batch, k, column));
+    sum += term;
+    magnitude += std::fabs(term);
+  }
+  return sum;
+}
+
+// All elements, or a random choice of many.
+void check_results(Card& card, const Problem& problem, Numerics numerics, Random& random) {
+  const std::byte *x = card.begin(problem.x, 0), *y = card.begin(problem.y, 1);
+  const Operand& out = problem.out;
+  const int64_t count = out.batches * out.rows * out.columns;
+  const double rounding = out.format == kFp32 ? 0 : numerics == Numerics::IEEE ? 0x1p-11 : 0x1p-10;
+  for (int64_t i = 0; i < std::min<int64_t>(count, 600); ++i) {
+    const int64_t e = count <= 600 ? i : static_cast<int64_t>(random() % count);
+    const int64_t batch = e / (out.rows * out.columns), row = e / out.columns % out.rows;
+    const int64_t column = e % out.columns;
+    double magnitude;
+    const double expected = exact(problem, x, y, numerics, batch, row, column, magnitude);
+    const double is =
+        load_float(out.format, numerics, card.begin(out, 2) + out.offset(batch, row, column));
+    const double error =
+        magnitude * 0x1p-24 * (8 + problem.x.columns) + std::fabs(expected) * rounding + 1e-30;
+    CHECK(std::fabs(is - expected) <= error);
+    if (!(std::fabs(is - expected) <= error)) CHECK_EQ(is, expected);
+  }
+}
+
+void run(Card& card, const Problem& problem, Numerics numerics = Numerics::DLFLOAT16,
+         Simd simd = best_simd()) {
+  const std::vector<int64_t> words = words_of(problem);
+  WordReader reader(words, "mm");
+  const StepHead head = head_of(problem);
+  const MatmulStep step = parse_matmul(reader, head);
+  CHECK(reader.done());
+  run_matmul(step, head, card.context(numerics), simd);
+}
+
+std::vector<std::byte> bytes_of_out(Card& card, const Problem& problem) {
+  const std::byte* begin = card.begin(problem.out, 2);
+  return {begin, begin + problem.out.bytes()};
+}
+
+Problem whole(int64_t rows, int64_t columns, int64_t depth, DataFormat x = kFp16,
+              DataFormat y = kFp16, DataFormat out = kFp16) {
+  Problem problem = {{x, 1, rows, depth}, {y, 1, depth, columns}, {out, 1, rows, columns}, {}};
+  problem.slices.push_back({0, 1, 0, rows, 0, columns, 0, depth, 0});
+  return problem;
+}
+
+// Cuts [0, size) into about equal pieces of whole units.
+std::vector<std::pair<int64_t, int64_t>> cut(int64_t size, int64_t pieces, int64_t unit) {
+  const int64_t units = (size + unit - 1) / unit;
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t begin = units * i / pieces * unit;
+    const int64_t end = std::min(units * (i + 1) / pieces * unit, size);
+    ranges.push_back({begin, std::max(begin, end)});
+  }
+  return ranges;
+}
+
+// Divides a problem among cores in all directions; cores of a group divide k.
+void divide(Problem& problem, int64_t batch_cores, int64_t row_cores, int64_t column_cores,
+            int64_t depth_cores) {
+  const auto batches = cut(problem.out.batches, batch_cores, 1);
+  const auto rows = cut(problem.out.rows, row_cores, 1);
+  const auto columns =
+      cut(problem.out.columns, column_cores,
+          std::max(elems_per_stick(problem.out.format), elems_per_stick(problem.y.format)));
+  const auto depths = cut(problem.x.columns, depth_cores, elems_per_stick(problem.x.format));
+  problem.slices.clear();
+  problem.groups = depth_cores > 1;
+  for (const auto& k : depths) {
+    int64_t group = 0;
+    for (const auto& b : batches) {
+      for (const auto& m : rows) {
+        for (const auto& n : columns) {
+          problem.slices.push_back({b.first, b.second - b.first, m.first, m.second - m.first,
+                                    n.first, n.second - n.first, k.first, k.second - k.first,
+                                    100 - group++});
+        }
+      }
+    }
+  }
+}
+
+void fill_inputs(Card& card, const Problem& problem, Random& random,
+                 Numerics numerics = Numerics::DLFLOAT16) {
+  fill(card.begin(problem.x, 0), problem.x, numerics, random);
+  fill(card.begin(problem.y, 1), problem.y, numerics, random);
+}
+
+void clear_out(Card& card, const Problem& problem) {
+  std::memset(card.begin(problem.out, 2), 0xff, problem.out.bytes());
+}
+
+}  // namespace
+
+TEST(odd_sizes_agree_with_sums_in_double_whatever_the_padding_holds) {
+  Random random(1);
+  Card card;
+  const int64_t sizes[] = {1, 63, 64, 65, 100, 129};
+  for (int64_t rows : sizes) {
+    for (int64_t columns : sizes) {
+      for (int64_t depth : sizes) {
+        Problem problem = whole(rows, columns, depth);
+        std::memset(card.argument(0), 0xff, problem.x.bytes());
+        std::memset(card.argument(1), 0xff, problem.y.bytes() + 4096);
+        fill_inputs(card, problem, random);
+        run(card, problem);
+        check_results(card, problem, Numerics::DLFLOAT16, random);
+      }
+    }
+  }
+}
+
+TEST(all_numbers_of_rows_up_to_two_micro_kernels_and_deep_sums) {
+  Random random(2);
+  Card card;
+  for (int64_t rows = 1; rows <= 13; ++rows) {
+    for (int64_t depth : {7, 256, 257, 700}) {
+      const Problem problem = whole(rows, 70, depth);
+      fill_inputs(card, problem, random);
+      run(card, problem);
+      check_results(card, problem, Numerics::DLFLOAT16, random);
+    }
+  }
+}
+
+TEST(formats_may_differ) {
+  Random random(3);
+  Card card;
+  const DataFormat formats[] = {kFp16, kFp32, kFp8, DataFormat::IEEE_FP16, DataFormat::BFLOAT16};
+  for (Numerics numerics : {Numerics::DLFLOAT16, Numerics::IEEE}) {
+    for (DataFormat x : formats) {
+      for (DataFormat y : formats) {
+        for (DataFormat out : {kFp16, kFp32}) {
+          for (int64_t rows : {1, 3, 20}) {
+            Problem problem = whole(rows, 200, 100, x, y, out);
+            clear_out(card, problem);
+            fill_inputs(card, problem, random, numerics);
+            run(card, problem, numerics);
+            check_results(card, problem, numerics, random);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(every_dlfloat16_code_is_unpacked_as_its_definition_says) {
+  Card card;
+  for (int64_t rows : {1, 7}) {  // on the fly, and to panels
+    const Problem problem = whole(rows, 65536, 1, kFp32, kFp16, kFp32);
+    for (int64_t r = 0; r < rows; ++r) {
+      store_float(kFp32, {}, 1.0f, card.argument(0) + problem.x.offset(0, r, 0));
+    }
+    for (int64_t code = 0; code < 65536; ++code) {
+      const uint16_t bits = static_cast<uint16_t>(code);
+      std::memcpy(card.argument(1) + problem.y.offset(0, 0, code), &bits, 2);
+    }
+    run(card, problem);
+    for (int64_t code = 0; code < 65536; ++code) {
+      float is;
+      std::memcpy(&is, card.argument(2) + problem.out.offset(0, rows - 1, code), 4);
+      const float expected = decode_dlfloat16(static_cast<uint16_t>(code));
+      CHECK(std::isnan(expected) ? std::bit_cast<uint32_t>(is) == 0x7fc00000 : is == expected);
+    }
+  }
+}
+
+TEST(batches_share_what_has_one_batch) {
+  Random random(4);
+  Card card;
+  for (int64_t x_batches : {1, 5}) {
+    for (int64_t y_batches : {1, 5}) {
+      for (int64_t rows : {1, 2, 33}) {
+        Problem problem = whole(rows, 100, 130);
+        problem.x.batches = x_batches;
+        problem.y.batches = y_batches;
+        problem.out.batches = 5;
+        divide(problem, 2, 1, 1, 1);
+        fill_inputs(card, problem, random);
+        run(card, problem);
+        check_results(card, problem, Numerics::DLFLOAT16, random);
+      }
+    }
+  }
+}
+
+TEST(slices_that_share_y_are_one_product) {
+  Problem problem = whole(100, 256, 64);
+  divide(problem, 1, 4, 2, 1);
+  const std::vector<int64_t> words = words_of(problem);
+  WordReader reader(words, "mm");
+  const MatmulStep step = parse_matmul(reader, head_of(problem));
+  CHECK_EQ(step.products.size(), 2u);
+  CHECK_EQ(step.row_lists.size(), 1u);
+  CHECK_EQ(step.row_lists[0].rows.size(), 1u);
+  CHECK_EQ(step.row_lists[0].count, 100);
+}
+
+TEST(the_division_into_cores_and_rows_does_not_change_a_bit) {
+  Random random(5);
+  Card card;
+  Problem problem = whole(130, 300, 600);
+  fill_inputs(card, problem, random);
+  run(card, problem);
+  const auto expected = bytes_of_out(card, problem);
+  for (auto [m, n] : {std::pair{1, 5}, {4, 1}, {7, 3}, {130, 1}}) {
+    divide(problem, 1, m, n, 1);
+    clear_out(card, problem);
+    run(card, problem);
+    CHECK(bytes_of_out(card, problem) == expected);
+  }
+  // One row alone, and few together.
+  for (int64_t rows : {1, 2, 3, 5, 6, 7}) {
+    problem.slices = {{0, 1, 40, rows, 0, 300, 0, 600, 0}};
+    clear_out(card, problem);
+    run(card, problem);
+    const auto is = bytes_of_out(card, problem);
+    for (int64_t r = 40; r < 40 + rows; ++r) {
+      for (int64_t c = 0; c < 300; c += 64) {
+        const int64_t at = problem.out.offset(0, r, c);
+        CHECK(std::memcmp(&is[at], &expected[at], kStickBytes) == 0);
+      }
+    }
+  }
+}
+
+TEST(threads_do_not_change_a_bit) {
+  Random random(6);
+  Card card;
+  Problem problem = whole(200, 300, 600);
+  divide(problem, 1, 2, 2, 3);
+  fill_inputs(card, problem, random);
+  run(card, problem);
+  const auto expected = bytes_of_out(card, problem);
+  for (int threads : {1, 5}) {
+    pool().resize(threads);
+    clear_out(card, problem);
+    run(card, problem);
+    CHECK(bytes_of_out(card, problem) == expected);
+  }
+  pool().resize(2);
+}
+
+TEST(partial_sums_are_added_in_order_of_core_number) {
+  Card card;
+  Problem problem = whole(1, 64, 192, kFp16, kFp16, kFp32);
+  divide(problem, 1, 1, 1, 3);
+  for (int64_t rows : {1, 8}) {
+    problem.x.rows = problem.out.rows = rows;
+    for (Slice& slice : problem.slices) slice.rows = rows;
+    // 2^24 + 1 + 1 is 2^24 in float32; 1 + 1 + 2^24 is not.
+    for (bool rising : {true, false}) {
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t k = 0; k < 192; ++k) {
+          const float big = 0x1p24f;
+          const float value = k % 64 ? 0 : k / 64 == (rising ? 2 : 0) ? big : 1;
+          store_float(kFp16, {}, value, card.argument(0) + problem.x.offset(0, r, k));
+        }
+      }
+      for (int64_t k = 0; k < 192; ++k) {
+        for (int64_t n = 0; n < 64; ++n) {
+          store_float(kFp16, {}, 1, card.argument(1) + problem.y.offset(0, k, n));
+        }
+      }
+      run(card, problem);
+      const float is = load_float(kFp32, {}, card.argument(2) + problem.out.offset(0, rows - 1, 0));
+      CHECK_EQ(is, rising ? 0x1p24f + 2 : 0x1p24f);
+    }
+  }
+}
+
+TEST(divided_sums_agree_with_sums_in_double) {
+  Random random(7);
+  Card card;
+  for (int64_t rows : {1, 4, 65}) {
+    for (int64_t depth : {100, 129, 640}) {
+      Problem problem = whole(rows, 129, depth);
+      problem.x.batches = problem.out.batches = 2;
+      divide(problem, 2, rows > 1 ? 2 : 1, 2, 2);
+      fill_inputs(card, problem, random);
+      run(card, problem);
+      check_results(card, problem, Numerics::DLFLOAT16, random);
+    }
+  }
+}
+
+TEST(all_forms_of_simd_give_the_same_bits) {
+  if (!has_simd(Simd::AVX2)) return;
+  Random random(8);
+  Card card;
+  for (Numerics numerics : {Numerics::DLFLOAT16, Numerics::IEEE}) {
+    for (DataFormat y : {kFp16, kFp32, kFp8}) {
+      for (int64_t rows : {1, 2, 4, 13}) {
+        Problem problem = whole(rows, 100, 300, kFp16, y, kFp16);
+        divide(problem, 1, 1, 1, 2);
+        fill_inputs(card, problem, random, numerics);
+        // Special values among them, NaN of both signs too.
+        for (int i = 0; i < 20; ++i) {
+          const uint16_t bits = static_cast<uint16_t>(0x7ffe | (random() & 0x8001));
+          std::memcpy(card.argument(0) + problem.x.offset(0, 0, random() % 300), &bits, 2);
+          std::memset(card.argument(1) + problem.y.offset(0, random() % 300, random() % 100),
+                      random() & 1 ? 0xff : 0x7f, bytes_per_elem(y));
+        }
+        run(card, problem, numerics, Simd::AVX2);
+        const auto expected = bytes_of_out(card, problem);
+        clear_out(card, problem);
+        run(card, problem, numerics, Simd::PORTABLE);
+        CHECK(bytes_of_out(card, problem) == expected);
+      }
+    }
+  }
+}
+
+TEST(operands_may_lie_in_scratchpads_and_move_with_loops) {
+  Random random(9);
+  Card card(4);
+  Problem problem = whole(20, 128, 64);
+  divide(problem, 1, 4, 1, 1);
+  fill_inputs(card, problem, random);
+  run(card, problem);
+  const auto expected = bytes_of_out(card, problem);
+  // x and out of each core at the same place of its scratchpad; y in memory.
+  std::vector<std::byte> x(card.argument(0), card.argument(0) + problem.x.bytes());
+  for (int core = 0; core < 4; ++core) {
+    std::memcpy(card.lx(core) + 1024, x.data(), x.size());
+  }
+  problem.x.space = problem.out.space = Space::LX;
+  problem.x.begin = 1024;
+  problem.out.begin = 65536;
+  run(card, problem);
+  for (int core = 0; core < 4; ++core) {
+    const Slice& slice = problem.slices[core];
+    for (int64_t r = slice.row; r < slice.row + slice.rows; ++r) {
+      for (int64_t c = 0; c < 128; c += 64) {
+        const int64_t at = problem.out.offset(0, r, c);
+        CHECK(std::memcmp(card.lx(core) + 65536 + at, &expected[at], kStickBytes) == 0);
+      }
+    }
+  }
+  // A loop whose third iteration works on the third set of operands.
+  problem = whole(20, 128, 64);
+  problem.loops = 1;
+  std::memcpy(card.argument(0) + 2 * problem.x.bytes(), x.data(), x.size());
+  std::memcpy(card.argument(1) + 2 * problem.y.bytes(), card.argument(1), problem.y.bytes());
+  const std::vector<int64_t> words = words_of(problem), loop = {2};
+  WordReader reader(words, "mm");
+  const MatmulStep step = parse_matmul(reader, head_of(problem));
+  run_matmul(step, head_of(problem), card.context(Numerics::DLFLOAT16, loop));
+  CHECK(std::memcmp(card.argument(2) + 2 * problem.out.bytes(), expected.data(), expected.size()) ==
+        0);
+}
+
+TEST(large_row_lists_are_worked_off_in_rounds) {
+  Random random(10);
+  Card card;
+  const Problem problem = whole(4300, 32, 1000, kFp8, kFp32, kFp32);  // more than 4 Mi floats of x
+  fill_inputs(card, problem, random);
+  run(card, problem);
+  check_results(card, problem, Numerics::DLFLOAT16, random);
+}
+
+TEST(nothing_to_multiply_gives_zero_and_no_rows_nothing) {
+  Card card;
+  Problem problem = whole(3, 64, 64);
+  problem.slices[0].depth = 0;
+  run(card, problem);
+  for (int64_t r = 0; r < 3; ++r) {
+    CHECK_EQ(load_float(kFp16, {}, card.argument(2) + problem.out.offset(0, r, 5)), 0.0f);
+  }
+  clear_out(card, problem);
+  problem.slices[0] = {0, 1, 0, 0, 0, 64, 0, 64, 0};
+  run(card, problem);
+  CHECK(std::isnan(load_float(kFp16, {}, card.argument(2))));
+}
+
+TEST(malformed_steps_are_refused_by_name) {
+  Problem problem = whole(3, 64, 64);
+  const auto parse = [&](const std::vector<int64_t>& words) {
+    WordReader reader(words, "mm");
+    return parse_matmul(reader, head_of(problem));
+  };
+  std::vector<int64_t> words = words_of(problem);
+  words[2] = static_cast<int64_t>(kFp8);
+  CHECK_THROWS(parse(words), ProgramError, "step 'mm' of the program is malformed");
+  words = words_of(problem);
+  words[5] = -1;
+  CHECK_THROWS(parse(words), ProgramError, "an extent is -1");
+  words = words_of(problem);
+  words.pop_back();
+  CHECK_THROWS(parse(words), ProgramError, "it ends too early");
+  divide(problem, 1, 1, 1, 2);
+  problem.slices[0].group = problem.slices[1].group = 0;
+  problem.slices[1].rows = 2;
+  problem.groups = true;
+  CHECK_THROWS(parse(words_of(problem)), ProgramError, "has other extents");
+}

@@ -1,0 +1,59 @@
+// The inner loops of matmul.h, in one table for each form of SIMD with the same results to the bit.
+//
+// A result is a sum over k in rising order of fused multiply-adds, starting from zero, whatever the
+// kernel. Sums may be taken up again: `first` starts from zero and not from what is in c, `last`
+// makes every NaN the same one (which one of two a processor hands on is its own affair).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "convert.h"
+
+namespace spyre::card {
+
+constexpr int64_t kPanel = 16;      // columns of a panel
+constexpr int64_t kMicroRows = 6;   // rows that are multiplied together
+constexpr int64_t kDirectRows = 6;  // most rows for which y is unpacked on the fly
+
+struct Continuation {
+  bool first, last;
+};
+
+// c[rows, 16] from a[rows, depth] (rows are lda apart) and a panel b[depth, 16]; c has rows ldc
+// apart. Any number of rows.
+using MultiplyPanel = void (*)(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
+                               int64_t rows, int64_t depth, Continuation continuation);
+// The same with elements of y as they lie in memory, rows y_stride bytes apart; columns is a
+// multiple of 16. At most kDirectRows rows.
+using MultiplyDirect = void (*)(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
+                                float* c, int64_t ldc, int64_t rows, int64_t columns, int64_t depth,
+                                Continuation continuation);
+
+// Elements of y as panels, one after another: [columns / 16][depth][16].
+using UnpackPanels = void (*)(const std::byte* y, int64_t y_stride, float* panels, int64_t columns,
+                              int64_t depth);
+
+struct MatmulKernels {
+  // By the format of y.
+  struct Format {
+    UnpackPanels unpack;
+    MultiplyDirect direct;
+  };
+
+  MultiplyPanel panel;
+  Format dlfloat16, half, single;
+  // total += partial; `count` is a multiple of 16.
+  void (*add)(float* total, const float* partial, int64_t count);
+};
+
+const MatmulKernels& matmul_kernels(Simd simd);
+
+namespace simd_avx2 {
+extern const MatmulKernels kMatmulKernels;
+}
+namespace simd_portable {
+extern const MatmulKernels kMatmulKernels;
+}
+
+}  // namespace spyre::card

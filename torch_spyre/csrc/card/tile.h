@@ -1,0 +1,89 @@
+// Tile programs (step kind 1): chains of pointwise operations, and reductions with what precedes
+// and follows them. docs/formats/program.md has the words.
+//
+// A program runs on tiles of about 512 lanes: several groups at a time, so that interpreting it
+// costs nothing. Kept dimensions are visited in the order that suits memory; reduced ones in the
+// order of the program. Results depend neither on the number of threads nor on the tiles.
+//
+// Example: TileStep step = parse_tile(reader, head); run_tile(step, head, context);
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "convert.h"
+#include "steps.h"
+#include "tile_kernels.h"
+#include "tile_operand.h"
+
+namespace spyre::card {
+
+constexpr int kTileLanes = 512;
+constexpr int kTileRegisters = 32;
+constexpr int kMaxTileOperands = 32;
+
+struct TileInstruction {
+  int opcode = 0;
+  int destination = -1;        // STORE: number of the operand
+  int a = -1, b = -1, c = -1;  // LOAD: a is the number of the operand
+  uint32_t imm0 = 0, imm1 = 0;
+  DataFormat format = DataFormat::IEEE_FP32;  // ROUND
+  bool then_round = false;  // the result is rounded to SEN169_FP16: an instruction saved
+};
+
+// How a group of a VECTOR operand is made of sticks.
+struct GroupShape {
+  int per_stick = 64;  // lanes of a stick
+  int sticks = 1;      // of a group
+  bool whole = true;   // its sticks lie one behind the other
+};
+
+struct TileReduction {
+  ReduceOp op = ReduceOp::SUM;
+  int source = 0, destination = 0;
+};
+
+// A dimension as it is walked, with the strides of all operands.
+struct TileDim {
+  int64_t extent = 1;
+  bool stick = false;  // it counts groups along the sticks
+  std::vector<int64_t> strides;
+};
+
+// How a core walks its points; cores with the same extents share one.
+struct TileWalk {
+  std::vector<TileDim> kept;     // outermost first; the last is that of the tiles
+  std::vector<TileDim> reduced;  // outermost first
+  int64_t kept_points = 1, reduced_points = 1;
+  int64_t stick_extent = 1;
+};
+
+// Cores that hold partial results of the same outputs; one core when there are no groups.
+struct TileTeam {
+  std::vector<int> cores;  // in order; the first goes on with the results
+};
+
+struct TileStep {
+  int lanes = 64;  // of a group
+  int kept_dims = 0, reduced_dims = 0;
+  int stick_dim = -1;
+  std::vector<TileOperand> operands;
+  std::vector<GroupShape> shapes;  // by operand
+  std::vector<TileInstruction> body;
+  std::vector<TileReduction> reductions;
+  bool reduce_lanes = false;
+  std::vector<TileInstruction> epilogue;
+
+  std::vector<TileWalk> walks;
+  std::vector<int> walk_of;  // by core
+  std::vector<TileTeam> teams;
+  std::vector<std::vector<uint32_t>> tails;  // by core: lane masks of the last group; empty: all
+  int64_t elements = 0;                      // lanes of all points, for deciding on threads
+};
+
+TileStep parse_tile(WordReader& reader, const StepHead& head);
+void run_tile(const TileStep& step, const StepHead& head, const RunContext& context);
+// With a given form of SIMD; for tests.
+void run_tile(const TileStep& step, const StepHead& head, const RunContext& context, Simd simd);
+
+}  // namespace spyre::card

@@ -1,0 +1,525 @@
+// The functions of tile_kernels.h, written once against simd.h and compiled once for each of its
+// forms: elementary functions on 8 lanes, the operations, the loops over tiles, the table.
+//
+// Products and sums that shall be fused are written as fma(); the including files switch off the
+// compiler's own contraction, so that both forms have the same bits.
+#include "math_kernels.inl"
+#include "simd.h"
+#include "tile_kernels.h"
+
+namespace spyre::card::SPYRE_SIMD_NAMESPACE {
+namespace {
+
+// Internal linkage throughout: an AVX2 instance must never be merged with a portable one.
+
+SPYRE_SIMD_INLINE F32x8 one_where(const I32x8& mask) { return bits<F32x8>(mask & 0x3f800000); }
+
+// NaN of either operand is handed on.
+SPYRE_SIMD_INLINE F32x8 maximum(const F32x8& a, const F32x8& b) {
+  return select(a != a, a, max(a, b));
+}
+SPYRE_SIMD_INLINE F32x8 minimum(const F32x8& a, const F32x8& b) {
+  return select(a != a, a, min(a, b));
+}
+
+// ------------------------------------------------------------------------------------- DLFloat16
+
+constexpr int32_t kFraction = (1 << Dlfloat16::kShift) - 1;  // what the format does not have
+constexpr int32_t kTiny = Dlfloat16::kRebias + (1 << Dlfloat16::kShift);
+constexpr int32_t kLarge = Dlfloat16::kRebias + (Dlfloat16::kInfinity << Dlfloat16::kShift);
+
+// Four vectors are handled together: one test tells whether any lane is special.
+constexpr int64_t kBlock = 32;
+struct Block {
+  F32x8 v[4];
+};
+
+SPYRE_SIMD_INLINE Block load_block(const uint32_t* from) {
+  return {
+      {load<F32x8>(from), load<F32x8>(from + 8), load<F32x8>(from + 16), load<F32x8>(from + 24)}};
+}
+SPYRE_SIMD_INLINE void store_block(uint32_t* to, const Block& block) {
+  for (int i = 0; i < 4; ++i) store(to + 8 * i, block.v[i]);
+}
+
+// All lanes are zero or within the format's range also after rounding.
+SPYRE_SIMD_INLINE bool is_ordinary(const Block& block) {
+  U32x8 least = ~U32x8{};  // of magnitude - 1, so that zero counts as large
+  I32x8 most = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const I32x8 magnitude = bits<I32x8>(block.v[i]) & 0x7fffffff;
+    least = min(least, bits<U32x8>(magnitude) - 1);
+    most = max(most, magnitude);
+  }
+  const I32x8 small = bits<I32x8>(least < static_cast<uint32_t>(kTiny - 1));
+  return __builtin_expect(!any(small | (most >= kLarge - Dlfloat16::kHalfUlp)), 1);
+}
+
+// What encoding to DLFloat16 and decoding gives (dlfloat16.h), for any value.
+SPYRE_SIMD_INLINE F32x8 round_dlf16(const F32x8& value) {
+  const I32x8 all_bits = bits<I32x8>(value);
+  const I32x8 magnitude = all_bits & 0x7fffffff;
+  const I32x8 sign = all_bits ^ magnitude;
+  const I32x8 number = min(magnitude, I32x8{} + 0x7f800000);
+  I32x8 rounded = (number + Dlfloat16::kHalfUlp) & ~kFraction;
+  rounded = max(rounded, I32x8{} + kTiny) & (magnitude >= Dlfloat16::kHalfTiny);
+  rounded = select(rounded >= kLarge, I32x8{} + 0x7f800000, rounded);
+  return bits<F32x8>(rounded | ((magnitude > 0x7f800000) & 0x00400000) | sign);
+}
+
+SPYRE_SIMD_INLINE void round_block(Block& block) {
+  if (is_ordinary(block)) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const I32x8 value = bits<I32x8>(block.v[i]);
+      block.v[i] = bits<F32x8>((value + Dlfloat16::kHalfUlp) & ~kFraction);
+    }
+  } else {
+    for (int i = 0; i < 4; ++i) block.v[i] = round_dlf16(block.v[i]);
+  }
+}
+
+// Of 16 lanes whose magnitudes are ordinary; zero becomes negative and is clamped to zero.
+SPYRE_SIMD_INLINE U16x16 encode_ordinary(const F32x8& first, const F32x8& second) {
+  constexpr int32_t kRound = Dlfloat16::kHalfUlp - Dlfloat16::kRebias;
+  const Pair<I32x8> value = {bits<I32x8>(first), bits<I32x8>(second)};
+  const U16x16 code =
+      narrow_unsigned({((value.first & 0x7fffffff) + kRound) >> Dlfloat16::kShift,
+                       ((value.second & 0x7fffffff) + kRound) >> Dlfloat16::kShift});
+  const I16x16 sign = narrow({value.first >> 16, value.second >> 16});
+  return code | (bits<U16x16>(sign) & Dlfloat16::kSign);
+}
+
+SPYRE_SIMD_INLINE U16x16 encode_any(const F32x8& first, const F32x8& second) {
+  Pair<I32x8> code;
+  for (int i = 0; i < 2; ++i) {
+    const I32x8 value = bits<I32x8>(round_dlf16(i == 0 ? first : second));
+    const I32x8 magnitude = value & 0x7fffffff;
+    const I32x8 number = max((magnitude - Dlfloat16::kRebias) >> Dlfloat16::kShift, I32x8{});
+    const I32x8 special = Dlfloat16::kInfinity - (magnitude > 0x7f800000);
+    const I32x8 result = select(magnitude >= 0x7f800000, special, number) |
+                         (value >> 16 & static_cast<int32_t>(Dlfloat16::kSign));
+    (i == 0 ? code.first : code.second) = result;
+  }
+  return narrow_unsigned(code);
+}
+
+void encode_tile(std::byte* to, const uint32_t* values, int64_t lanes) {
+  for (int64_t i = 0; i < lanes; i += kBlock, to += 2 * kBlock) {
+    const Block block = load_block(values + i);
+    if (is_ordinary(block)) {
+      store(to, encode_ordinary(block.v[0], block.v[1]));
+      store(to + 32, encode_ordinary(block.v[2], block.v[3]));
+    } else {
+      store(to, encode_any(block.v[0], block.v[1]));
+      store(to + 32, encode_any(block.v[2], block.v[3]));
+    }
+  }
+}
+
+// The upper and lower halves of the float32 are made in 16-bit lanes and joined at the end.
+template <bool kOrdinary>
+SPYRE_SIMD_INLINE Pair<U32x8> decode(const U16x16& spread_code) {
+  const I16x16 code = bits<I16x16>(spread_code);
+  const I16x16 magnitude = code & int16_t{Dlfloat16::kMagnitude};
+  I16x16 high = (code >> 2) & static_cast<int16_t>(0x9fff);
+  high += (magnitude != 0) & int16_t{Dlfloat16::kRebias >> 16};
+  U16x16 low = spread_code << Dlfloat16::kShift;
+  if (!kOrdinary) {
+    const I16x16 special = magnitude >= int16_t{Dlfloat16::kInfinity};
+    const I16x16 nan = magnitude == int16_t{Dlfloat16::kNan};
+    // Both special codes have 0x4fff here; 0x7f80 is infinity, 0x7fc0 NaN.
+    high += (special & int16_t{0x7f80 - 0x4fff}) + (nan & int16_t{0x40});
+    low &= bits<U16x16>(~special);
+  }
+  return join_spread(low, bits<U16x16>(high));
+}
+
+void decode_tile(uint32_t* values, const std::byte* from, int64_t lanes) {
+  for (int64_t i = 0; i < lanes; i += kBlock, from += 2 * kBlock) {
+    const U16x16 first = spread(load<U16x16>(from)), second = spread(load<U16x16>(from + 32));
+    const I16x16 most = max(bits<I16x16>(first & Dlfloat16::kMagnitude),
+                            bits<I16x16>(second & Dlfloat16::kMagnitude));
+    if (__builtin_expect(all(most < int16_t{Dlfloat16::kInfinity}), 1)) {
+      store(values + i, decode<true>(first));
+      store(values + i + 16, decode<true>(second));
+    } else {
+      store(values + i, decode<false>(first));
+      store(values + i + 16, decode<false>(second));
+    }
+  }
+}
+
+// ----------------------------------------------------------------------------- one instruction
+
+// Lanes of any meaning as vectors of floats or integers.
+template <class V>
+SPYRE_SIMD_INLINE V lanes_at(const uint32_t* from, int64_t i) {
+  return load<V>(from + i);
+}
+
+#define SPYRE_UNARY(Name, expression)                                           \
+  struct Name {                                                                 \
+    SPYRE_SIMD_INLINE static F32x8 apply(const F32x8& a) { return expression; } \
+  };
+#define SPYRE_BINARY(Name, expression)                                                          \
+  struct Name {                                                                                 \
+    SPYRE_SIMD_INLINE static F32x8 apply(const F32x8& a, const F32x8& b) { return expression; } \
+  };
+#define SPYRE_INT_UNARY(Name, expression)                                       \
+  struct Name {                                                                 \
+    SPYRE_SIMD_INLINE static I32x8 apply(const I32x8& a) { return expression; } \
+  };
+#define SPYRE_INT_BINARY(Name, expression)                                                      \
+  struct Name {                                                                                 \
+    SPYRE_SIMD_INLINE static I32x8 apply(const I32x8& a, const I32x8& b) { return expression; } \
+  };
+
+SPYRE_UNARY(Abs, bits<F32x8>(bits<I32x8>(a) & 0x7fffffff))
+SPYRE_UNARY(Neg, bits<F32x8>(bits<I32x8>(a) ^ INT32_MIN))
+SPYRE_UNARY(Exp, exp(a))
+SPYRE_UNARY(Log, log(a))
+SPYRE_UNARY(Sqrt, sqrt(a))
+SPYRE_UNARY(Rsqrt, 1.0f / sqrt(a))
+SPYRE_UNARY(Reciprocal, 1.0f / a)
+SPYRE_UNARY(Sigmoid, 1.0f / (1.0f + exp(-a)))
+SPYRE_UNARY(Tanh, tanh(a))
+SPYRE_UNARY(Silu, a / (1.0f + exp(-a)))
+SPYRE_UNARY(GeluErf, a* normal_cdf(a))
+SPYRE_UNARY(GeluTanh,
+            a / (1.0f + exp(-1.595769121605730711f * fma(a * a * a, splat(0.044715f), a))))
+SPYRE_UNARY(Relu, max(F32x8{}, a))
+SPYRE_UNARY(Floor, floor(a))
+SPYRE_UNARY(Ceil, ceil(a))
+SPYRE_UNARY(Trunc, trunc(a))
+SPYRE_UNARY(RoundEven, round_even(a))
+SPYRE_UNARY(Sin, sin(a))
+SPYRE_UNARY(Cos, cos(a))
+SPYRE_UNARY(Erf, erf(a))
+SPYRE_UNARY(Log1p, log1p(a))
+SPYRE_UNARY(Expm1, expm1(a))
+SPYRE_UNARY(IsNan, one_where(a != a))
+SPYRE_UNARY(Copy, a)
+SPYRE_BINARY(Add, a + b)
+SPYRE_BINARY(Sub, a - b)
+SPYRE_BINARY(Mul, a* b)
+SPYRE_BINARY(Div, a / b)
+SPYRE_BINARY(Maximum, maximum(a, b))
+SPYRE_BINARY(Minimum, minimum(a, b))
+SPYRE_BINARY(Eq, one_where(a == b))
+SPYRE_BINARY(Ne, one_where(a != b))
+SPYRE_BINARY(Lt, one_where(a < b))
+SPYRE_BINARY(Le, one_where(a <= b))
+SPYRE_BINARY(Gt, one_where(a > b))
+SPYRE_BINARY(Ge, one_where(a >= b))
+SPYRE_BINARY(Pow, pow(a, b))
+SPYRE_INT_UNARY(IntToFloat, bits<I32x8>(__builtin_convertvector(a, F32x8)))
+SPYRE_INT_UNARY(FloatToInt, to_int(bits<F32x8>(a)))
+// Integers wrap: the arithmetic is that of unsigned ones.
+SPYRE_INT_UNARY(IntNeg, bits<I32x8>(0u - bits<U32x8>(a)))
+SPYRE_INT_UNARY(IntAbs, bits<I32x8>((bits<U32x8>(a) ^ bits<U32x8>(a >> 31)) - bits<U32x8>(a >> 31)))
+SPYRE_INT_BINARY(IntAdd, bits<I32x8>(bits<U32x8>(a) + bits<U32x8>(b)))
+SPYRE_INT_BINARY(IntSub, bits<I32x8>(bits<U32x8>(a) - bits<U32x8>(b)))
+SPYRE_INT_BINARY(IntMul, bits<I32x8>(bits<U32x8>(a) * bits<U32x8>(b)))
+SPYRE_INT_BINARY(IntMax, max(a, b))
+SPYRE_INT_BINARY(IntMin, min(a, b))
+SPYRE_INT_BINARY(IntEq, (a == b) & 0x3f800000)
+SPYRE_INT_BINARY(IntNe, (a != b) & 0x3f800000)
+SPYRE_INT_BINARY(IntLt, (a < b) & 0x3f800000)
+SPYRE_INT_BINARY(IntLe, (a <= b) & 0x3f800000)
+SPYRE_INT_BINARY(IntGt, (a > b) & 0x3f800000)
+SPYRE_INT_BINARY(IntGe, (a >= b) & 0x3f800000)
+
+// ----------------------------------------------------------------------------------------- tiles
+
+// Instructions that are so quick that rounding their results apart would cost as much again.
+template <bool kRound>
+SPYRE_SIMD_INLINE void finish(uint32_t* out, Block& block) {
+  if (kRound) round_block(block);
+  store_block(out, block);
+}
+template <class Op, bool kRound>
+void unary(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  for (int64_t i = 0; i < t.lanes; i += kBlock) {
+    Block block = load_block(t.a + i);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) block.v[j] = Op::apply(block.v[j]);
+    finish<kRound>(t.out + i, block);
+  }
+}
+template <class Op, bool kRound>
+void binary(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  for (int64_t i = 0; i < t.lanes; i += kBlock) {
+    Block a = load_block(t.a + i);
+    const Block b = load_block(t.b + i);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b.v[j]);
+    finish<kRound>(t.out + i, a);
+  }
+}
+// The second operand is immediate 0.
+template <class Op, bool kRound>
+void with_constant(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  const F32x8 b = splat(float_of(t.imm0));
+  for (int64_t i = 0; i < t.lanes; i += kBlock) {
+    Block a = load_block(t.a + i);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b);
+    finish<kRound>(t.out + i, a);
+  }
+}
+
+// Instructions that take long.
+template <class Op>
+void long_unary(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < t.lanes; i += 8) store(t.out + i, Op::apply(lanes_at<F32x8>(t.a, i)));
+}
+template <class Op>
+void long_binary(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  for (int64_t i = 0; i < t.lanes; i += 8) {
+    store(t.out + i, Op::apply(lanes_at<F32x8>(t.a, i), lanes_at<F32x8>(t.b, i)));
+  }
+}
+
+template <class Op>
+void int_unary(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  for (int64_t i = 0; i < t.lanes; i += 8) store(t.out + i, Op::apply(lanes_at<I32x8>(t.a, i)));
+}
+template <class Op>
+void int_binary(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  for (int64_t i = 0; i < t.lanes; i += 8) {
+    store(t.out + i, Op::apply(lanes_at<I32x8>(t.a, i), lanes_at<I32x8>(t.b, i)));
+  }
+}
+
+void where(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  for (int64_t i = 0; i < t.lanes; i += 8) {
+    const I32x8 yes = lanes_at<F32x8>(t.a, i) != 0.0f;
+    store(t.out + i, select(yes, lanes_at<I32x8>(t.b, i), lanes_at<I32x8>(t.c, i)));
+  }
+}
+
+template <bool kRound>
+void clip(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  const F32x8 low = splat(float_of(t.imm0)), high = splat(float_of(t.imm1));
+  for (int64_t i = 0; i < t.lanes; i += kBlock) {
+    Block block = load_block(t.a + i);
+    // The value is the second operand: NaN stays.
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) block.v[j] = min(high, max(low, block.v[j]));
+    finish<kRound>(t.out + i, block);
+  }
+}
+
+void softplus(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  const F32x8 beta = splat(float_of(t.imm0)), threshold = splat(float_of(t.imm1));
+  for (int64_t i = 0; i < t.lanes; i += 8) {
+    const F32x8 a = lanes_at<F32x8>(t.a, i);
+    const F32x8 scaled = a * beta;
+    store(t.out + i, select(scaled > threshold, a, log1p(exp(scaled)) / beta));
+  }
+}
+
+void constant(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  const U32x8 value = U32x8{} + t.imm0;
+  for (int64_t i = 0; i < t.lanes; i += 8) store(t.out + i, value);
+}
+
+// The order DL16_TO_FP32: of each 64 lanes, groups of four go in turn to the first and to the
+// second stick of 32.
+void widen(const TileArguments& t) {
+  for (int64_t i = 0; i < t.lanes; i += 64) {
+    uint32_t in[64];
+    std::memcpy(in, t.a + i, sizeof in);
+    for (int four = 0; four < 16; ++four) {
+      std::memcpy(t.out + i + four % 2 * 32 + four / 2 * 4, in + four * 4, 16);
+    }
+  }
+}
+void narrow_order(const TileArguments& t) {
+  for (int64_t i = 0; i < t.lanes; i += 64) {
+    uint32_t in[64];
+    std::memcpy(in, t.a + i, sizeof in);
+    for (int four = 0; four < 16; ++four) {
+      std::memcpy(t.out + i + four * 4, in + four % 2 * 32 + four / 2 * 4, 16);
+    }
+  }
+}
+
+void round_tile(uint32_t* out, const uint32_t* in, int64_t lanes) {
+  for (int64_t i = 0; i < lanes; i += kBlock) {
+    Block block = load_block(in + i);
+    round_block(block);
+    store_block(out + i, block);
+  }
+}
+
+// ------------------------------------------------------------------------------------ reductions
+
+template <class Op>
+void fold(uint32_t* total, const uint32_t* values, int64_t lanes) {
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < lanes; i += 8) {
+    store(total + i, Op::apply(lanes_at<F32x8>(total, i), lanes_at<F32x8>(values, i)));
+  }
+}
+
+template <class Op>
+void fold_masked(uint32_t* total, const uint32_t* values, const uint32_t* mask, int64_t lanes) {
+  for (int64_t i = 0; i < lanes; i += 8) {
+    const F32x8 old = lanes_at<F32x8>(total, i);
+    const F32x8 sum = Op::apply(old, lanes_at<F32x8>(values, i));
+    store(total + i, select(lanes_at<I32x8>(mask, i), sum, old));
+  }
+}
+
+// Vectors of 8 lanes first, one after another; then halves of the vector.
+template <class Op>
+void fold_lanes(uint32_t* totals, int group, int64_t lanes) {
+  for (int64_t first = 0; first < lanes; first += group) {
+    F32x8 total = lanes_at<F32x8>(totals, first);
+    for (int i = 8; i < group; i += 8) {
+      total = Op::apply(total, lanes_at<F32x8>(totals, first + i));
+    }
+    for (int half = 4; half > 0; half /= 2) {
+      float both[16];  // the vector twice: a rotation is a load
+      store(both, total);
+      store(both + 8, total);
+      total = Op::apply(total, load<F32x8>(both + half));
+    }
+    total = splat(total[0]);
+    for (int i = 0; i < group; i += 8) store(totals + first + i, total);
+  }
+}
+
+// A product of two float32 is exact in float64, so nothing here can be fused to another result.
+template <bool kMasked>
+void add_moments_in(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
+                    int64_t lanes) {
+  typedef uint32_t U32x4 __attribute__((vector_size(16)));
+  for (int64_t i = 0; i < lanes; i += 4) {
+    U32x4 lane_bits = load<U32x4>(values + i);
+    if (kMasked) lane_bits &= load<U32x4>(mask + i);
+    const F64x4 value = __builtin_convertvector((F32x4)lane_bits, F64x4);
+    store(sums + i, load<F64x4>(sums + i) + value);
+    store(squares + i, load<F64x4>(squares + i) + value * value);
+  }
+}
+void add_moments(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
+                 int64_t lanes) {
+  if (mask != nullptr) {
+    add_moments_in<true>(sums, squares, values, mask, lanes);
+  } else {
+    add_moments_in<false>(sums, squares, values, nullptr, lanes);
+  }
+}
+
+// ----------------------------------------------------------------------------------------- table
+
+template <bool kRound>
+constexpr void add_float_kernels(TileKernel* kernels) {
+  kernels[ABS] = unary<Abs, kRound>;
+  kernels[NEG] = unary<Neg, kRound>;
+  kernels[SQRT] = unary<Sqrt, kRound>;
+  kernels[RECIPROCAL] = unary<Reciprocal, kRound>;
+  kernels[RELU] = unary<Relu, kRound>;
+  kernels[ADD] = binary<Add, kRound>;
+  kernels[SUB] = binary<Sub, kRound>;
+  kernels[MUL] = binary<Mul, kRound>;
+  kernels[DIV] = binary<Div, kRound>;
+  kernels[MAXIMUM] = binary<Maximum, kRound>;
+  kernels[MINIMUM] = binary<Minimum, kRound>;
+  kernels[CLIP] = clip<kRound>;
+  kernels[ADD_CONSTANT] = with_constant<Add, kRound>;
+  kernels[MUL_CONSTANT] = with_constant<Mul, kRound>;
+}
+
+constexpr TileTable make_table() {
+  TileTable table = {};
+  add_float_kernels<false>(table.plain);
+  add_float_kernels<true>(table.rounded);
+  table.plain[EXP] = long_unary<Exp>;
+  table.plain[LOG] = long_unary<Log>;
+  table.plain[RSQRT] = long_unary<Rsqrt>;
+  table.plain[SIGMOID] = long_unary<Sigmoid>;
+  table.plain[TANH] = long_unary<Tanh>;
+  table.plain[SILU] = long_unary<Silu>;
+  table.plain[GELU_ERF] = long_unary<GeluErf>;
+  table.plain[GELU_TANH] = long_unary<GeluTanh>;
+  table.plain[FLOOR] = unary<Floor, false>;
+  table.plain[CEIL] = unary<Ceil, false>;
+  table.plain[TRUNC] = unary<Trunc, false>;
+  table.plain[ROUND_EVEN] = unary<RoundEven, false>;
+  table.plain[SIN] = long_unary<Sin>;
+  table.plain[COS] = long_unary<Cos>;
+  table.plain[ERF] = long_unary<Erf>;
+  table.plain[LOG1P] = long_unary<Log1p>;
+  table.plain[EXPM1] = long_unary<Expm1>;
+  table.plain[ISNAN] = unary<IsNan, false>;
+  table.plain[COPY] = unary<Copy, false>;
+  table.plain[EQ] = binary<Eq, false>;
+  table.plain[NE] = binary<Ne, false>;
+  table.plain[LT] = binary<Lt, false>;
+  table.plain[LE] = binary<Le, false>;
+  table.plain[GT] = binary<Gt, false>;
+  table.plain[GE] = binary<Ge, false>;
+  table.plain[POW] = long_binary<Pow>;
+  table.plain[WHERE] = where;
+  table.plain[SOFTPLUS] = softplus;
+  table.plain[CONSTANT] = constant;
+  table.plain[WIDEN] = widen;
+  table.plain[NARROW] = narrow_order;
+  table.plain[INT_TO_FLOAT] = int_unary<IntToFloat>;
+  table.plain[FLOAT_TO_INT] = int_unary<FloatToInt>;
+  table.plain[CONSTANT_BITS] = constant;
+  table.plain[INT_ABS] = int_unary<IntAbs>;
+  table.plain[INT_NEG] = int_unary<IntNeg>;
+  table.plain[INT_ADD] = int_binary<IntAdd>;
+  table.plain[INT_SUB] = int_binary<IntSub>;
+  table.plain[INT_MUL] = int_binary<IntMul>;
+  table.plain[INT_MAX_OF] = int_binary<IntMax>;
+  table.plain[INT_MIN_OF] = int_binary<IntMin>;
+  table.plain[INT_EQ] = int_binary<IntEq>;
+  table.plain[INT_NE] = int_binary<IntNe>;
+  table.plain[INT_LT] = int_binary<IntLt>;
+  table.plain[INT_LE] = int_binary<IntLe>;
+  table.plain[INT_GT] = int_binary<IntGt>;
+  table.plain[INT_GE] = int_binary<IntGe>;
+  table.round_dlfloat16 = round_tile;
+  table.encode_dlfloat16 = encode_tile;
+  table.decode_dlfloat16 = decode_tile;
+  // In the order of ReduceOp.
+  table.fold[0] = fold<Add>;
+  table.fold[1] = fold<Maximum>;
+  table.fold[2] = fold<Minimum>;
+  table.fold[3] = fold<Mul>;
+  table.fold_masked[0] = fold_masked<Add>;
+  table.fold_masked[1] = fold_masked<Maximum>;
+  table.fold_masked[2] = fold_masked<Minimum>;
+  table.fold_masked[3] = fold_masked<Mul>;
+  table.fold_lanes[0] = fold_lanes<Add>;
+  table.fold_lanes[1] = fold_lanes<Maximum>;
+  table.fold_lanes[2] = fold_lanes<Minimum>;
+  table.fold_lanes[3] = fold_lanes<Mul>;
+  table.add_moments = add_moments;
+  return table;
+}
+
+}  // namespace
+
+extern const TileTable kTileTable = make_table();
+
+}  // namespace spyre::card::SPYRE_SIMD_NAMESPACE
