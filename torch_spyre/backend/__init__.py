@@ -1,0 +1,97 @@
+"""The back-end: SuperDSC bundles in, device programs out.
+
+A bundle directory (docs/formats/superdsc.md) becomes a SpyreCode directory that the runtime
+launches. The way of the data, one module a stage:
+
+    bundle    read and check (mlir, reader, sdsc, checks)
+    lower     each operation as a step (tile, matmul, copies; timing)
+    schedule  steps joined, dead stores dropped (fuse, regions)
+    program   the words of the steps (registers)
+    spyrecode the directory (cache)
+
+Example: `plan = torch_spyre._C.prepare_kernel(str(compile_bundle("my_bundle")))`; on the command
+line, `python -m torch_spyre.backend my_bundle` does it and shows what it did. Nothing here imports
+the front-end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch_spyre.backend.bundle import Bundle, BundleNode, OperationLoop, read_bundle
+from torch_spyre.backend.cache import bundle_key, copy_directory, has_key, write_directory
+from torch_spyre.backend.errors import BackendError, BundleError, ProgramError, SpyreCodeError
+from torch_spyre.backend.lower import lower
+from torch_spyre.backend.program import ProgramWriter
+from torch_spyre.backend.schedule import schedule
+from torch_spyre.backend.spyrecode import write_spyrecode
+from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
+
+__all__ = [
+    "BackendError",
+    "BundleError",
+    "ProgramError",
+    "SpyreCodeError",
+    "compile_bundle",
+    "read_bundle",
+    "steps_of",
+]
+
+OUTPUT = "spyreCodeDir"
+
+
+def compile_bundle(
+    directory: str | Path,
+    output: str | Path | None = None,
+    *,
+    fuse: bool = True,
+    pool: bool = False,
+    cache_dir: str | Path | None = None,
+) -> Path:
+    """Compile a bundle into a SpyreCode directory and return its path.
+
+    output     where to; default `<directory>/spyreCodeDir`
+    fuse       join steps; the results are the same bits either way
+    pool       argument 0 is the pool, for bundles with concrete addresses
+    cache_dir  where compiled bundles are kept by content; a second compile is a lookup
+
+    Raises BundleError when the bundle breaks a rule."""
+    directory = Path(directory)
+    target = Path(output) if output is not None else directory / OUTPUT
+    try:
+        key = bundle_key(directory, f"fuse={fuse} pool={pool}")
+    except OSError:
+        read_bundle(directory, pool=pool)  # says what is missing
+        raise
+    if has_key(target, key):
+        return target
+    kept = Path(cache_dir) / key if cache_dir is not None else None
+    if kept is not None and has_key(kept, key):
+        copy_directory(kept, target, key)
+        return target
+    program = _compile(read_bundle(directory, pool=pool), fuse)
+    write_directory(target, key, lambda fresh: write_spyrecode(fresh, program))
+    if kept is not None:
+        write_directory(kept, key, lambda fresh: write_spyrecode(fresh, program))
+    return target
+
+
+def steps_of(bundle: Bundle, *, fuse: bool = True) -> list[Item]:
+    """The steps of a bundle, in order."""
+    return schedule(_items(bundle.body), bundle.pool, fuse=fuse)
+
+
+def _compile(bundle: Bundle, fuse: bool) -> bytes:
+    writer = ProgramWriter()
+    writer.add_all(steps_of(bundle, fuse=fuse))
+    return writer.bytes()
+
+
+def _items(nodes: tuple[BundleNode, ...]) -> list[Item]:
+    items: list[Item] = []
+    for node in nodes:
+        if isinstance(node, OperationLoop):
+            items += [LoopBegin(node.count), *_items(node.body), LoopEnd()]
+        else:
+            items.append(lower(node))
+    return items

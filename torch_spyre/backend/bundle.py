@@ -1,0 +1,197 @@
+"""Reads a bundle directory: bundle.mlir and the sdsc files it runs.
+
+In: a directory as docs/formats/superdsc.md describes it. Out: a Bundle, whose operations have their
+addresses, in the order and the loops in which they run. Whatever is wrong is a BundleError that
+names file, field, what was found and what is allowed.
+
+Example: `read_bundle("tests/backend/handwritten").operations()[0].sdsc.op` is "add".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_spyre.backend.checks import SEGMENT_BYTES, check_addresses, check_sdsc, node_path
+from torch_spyre.backend.errors import BundleError, refuse
+from torch_spyre.backend.mlir import Execute, Function, Loop, Node, Value, parse_bundle_mlir
+from torch_spyre.backend.reader import SdscFile, read_sdsc
+from torch_spyre.backend.sdsc import Sdsc, Tensor
+from torch_spyre.backend.steps import Address, Space
+
+BUNDLE_FILE = "bundle.mlir"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One run of an sdsc file."""
+
+    file: str
+    name: str
+    """Key of the file, e.g. 0_add."""
+    sdsc: Sdsc
+    addresses: tuple[Address, ...]
+    """One for each tensor."""
+
+
+@dataclass(frozen=True)
+class OperationLoop:
+    count: int
+    body: tuple[Operation | OperationLoop, ...]
+
+
+BundleNode = Operation | OperationLoop
+
+
+@dataclass(frozen=True)
+class Bundle:
+    directory: Path
+    parameters: tuple[str, ...]
+    """Of the function; empty when addresses are concrete."""
+    pool: int | None
+    """Number of the argument that holds intermediates only, if there is one."""
+    body: tuple[BundleNode, ...]
+
+    def operations(self) -> list[Operation]:
+        """All of them in order, loops flattened."""
+        return list(_flatten(self.body))
+
+
+def _flatten(nodes: tuple[BundleNode, ...]) -> Iterator[Operation]:
+    for node in nodes:
+        if isinstance(node, OperationLoop):
+            yield from _flatten(node.body)
+        else:
+            yield node
+
+
+def bundle_files(directory: Path) -> list[Path]:
+    """bundle.mlir and the sdsc files, in order of their names."""
+    return [directory / BUNDLE_FILE, *sorted(directory.glob("sdsc_*.json"))]
+
+
+def read_bundle(directory: str | Path, *, pool: bool = False) -> Bundle:
+    """Read and check a bundle.
+
+    `pool` says that argument 0 is the pool in a bundle with concrete addresses, which can not say
+    so itself; in one with parameters the name of the first says it."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise BundleError(f"{directory}: found no such directory, allowed: a bundle directory")
+    path = directory / BUNDLE_FILE
+    if not path.is_file():
+        raise BundleError(f"{directory}: found no {BUNDLE_FILE}, allowed: a bundle with that file")
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{BUNDLE_FILE}: found {error}, allowed: UTF-8 text") from None
+    function = parse_bundle_mlir(text, BUNDLE_FILE)
+    files: dict[str, SdscFile] = {}
+    body = _bind_nodes(function.body, 0, function, directory, files)
+    for other in bundle_files(directory)[1:]:
+        if other.name not in files:
+            raise BundleError(
+                f"{other.name}: found no sdsc_execute of it in {BUNDLE_FILE}, "
+                "allowed: files that are used"
+            )
+    has_pool = function.has_pool if function.parameters else pool
+    return Bundle(directory, function.parameters, 0 if has_pool else None, body)
+
+
+def _bind_nodes(
+    nodes: tuple[Node, ...],
+    depth: int,
+    function: Function,
+    directory: Path,
+    files: dict[str, SdscFile],
+) -> tuple[BundleNode, ...]:
+    bound: list[BundleNode] = []
+    for node in nodes:
+        if isinstance(node, Loop):
+            body = _bind_nodes(node.body, depth + 1, function, directory, files)
+            bound.append(OperationLoop(node.count, body))
+        else:
+            bound.append(_bind(node, depth, function, _file(node, directory, files)))
+    return tuple(bound)
+
+
+def _file(node: Execute, directory: Path, files: dict[str, SdscFile]) -> SdscFile:
+    if node.file not in files:
+        if Path(node.file).name != node.file or not (directory / node.file).is_file():
+            known = ", ".join(p.name for p in bundle_files(directory)[1:]) or "none"
+            raise BundleError(
+                f"{BUNDLE_FILE}: line {node.line}: found unknown file '{node.file}', "
+                f"allowed: {known}"
+            )
+        files[node.file] = read_sdsc(directory / node.file)
+        check_sdsc(files[node.file])
+    return files[node.file]
+
+
+def _bind(node: Execute, depth: int, function: Function, file: SdscFile) -> Operation:
+    symbols = dict(node.symbols)
+    addresses = tuple(
+        _address(file, tensor, symbols, function, node, depth) for tensor in file.sdsc.tensors
+    )
+    used = {s for starts, on in zip(file.starts, file.symbolic) if on for s in starts}
+    known = ", ".join(map(str, sorted(used, reverse=True))) or "none"
+    for symbol in symbols:
+        if symbol not in used:
+            raise BundleError(
+                f"{BUNDLE_FILE}: line {node.line}: found symbol id {symbol}, which {file.file} "
+                f"does not use, allowed: {known}"
+            )
+    check_addresses(file, addresses)
+    return Operation(file.file, file.key, file.sdsc, addresses)
+
+
+def _address(
+    file: SdscFile,
+    tensor: Tensor,
+    symbols: dict[int, Value],
+    function: Function,
+    node: Execute,
+    depth: int,
+) -> Address:
+    starts = file.starts[tensor.number]
+    field = f"{node_path(file, tensor)}.startAddressCoreCorelet_.data_"
+    if tensor.in_lx:
+        if file.symbolic[tensor.number]:
+            refuse(file.file, field, "symbol ids in LX", "addresses in the scratchpad")
+        return Address(Space.LX, 0, starts, (0,) * depth)
+    if not file.symbolic[tensor.number]:
+        if function.parameters:
+            refuse(
+                file.file,
+                field,
+                f"the address {starts[0]}, but {BUNDLE_FILE} has parameters",
+                "symbol ids, with isStartAddrSymbolic_ 1",
+            )
+        segments = {start // SEGMENT_BYTES for start in starts}
+        if len(segments) > 1:
+            refuse(file.file, field, f"addresses in segments {sorted(segments)}", "one segment")
+        offsets = tuple(start % SEGMENT_BYTES for start in starts)
+        return Address(Space.ARGUMENT, segments.pop(), offsets, (0,) * depth)
+    values = []
+    for core, start in enumerate(starts):
+        if start not in symbols:
+            known = ", ".join(map(str, symbols)) or "none"
+            refuse(
+                file.file,
+                f"{field}.[{core}, 0, 0]",
+                f"symbol id {start}",
+                f"symbol_ids of line {node.line} of {BUNDLE_FILE}: {known}",
+            )
+        values.append(symbols[start])
+    bases = {value.base for value in values}
+    if len(bases) > 1 or None in bases:
+        refuse(file.file, field, "addresses of several bases or of none", "one base for all cores")
+    strides = {value.strides for value in values}
+    if len(strides) > 1:
+        refuse(
+            file.file, field, "cores that move differently in a loop", "one stride for all cores"
+        )
+    base = values[0].base
+    assert base is not None
+    return Address(Space.ARGUMENT, base, tuple(v.constant for v in values), values[0].strides)

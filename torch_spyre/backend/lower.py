@@ -1,0 +1,64 @@
+"""Each operation of a bundle as a step of a device program.
+
+In: an Operation. Out: a Step. The kind of the OpFunc says which module does it; operations that
+differ in their addresses alone are lowered once and then put in place by `bind`.
+
+Example: `lower(read_bundle(directory).operations()[0])` is a Tile named "0_add".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from torch_spyre.backend.bundle import Operation
+from torch_spyre.backend.copies import (
+    is_restickify,
+    lower_gather,
+    lower_relayout,
+    lower_restickify,
+    lower_topk,
+)
+from torch_spyre.backend.errors import BundleError
+from torch_spyre.backend.matmul import lower_matmul
+from torch_spyre.backend.sdsc import Sdsc
+from torch_spyre.backend.steps import Address, Step, addresses, with_addresses
+from torch_spyre.backend.tile import lower_tile
+from torch_spyre.backend.timing import with_time
+
+
+def lower(operation: Operation) -> Step:
+    """The step of an operation, with its addresses and its modelled time."""
+    try:
+        step = lower_sdsc(operation.sdsc)
+    except BundleError as error:
+        raise BundleError(f"{operation.file}: {error}") from None
+    step = replace(bind(step, operation.addresses), name=operation.name, source=(operation.name,))
+    return with_time(step)
+
+
+@lru_cache(maxsize=1024)
+def lower_sdsc(sdsc: Sdsc) -> Step:
+    """The step with addresses that name tensors: `argument` is the number of the tensor."""
+    row = sdsc.opfunc
+    if sdsc.index is not None:
+        return lower_gather(sdsc)
+    if row.kind == "matmul":
+        return lower_matmul(sdsc)
+    if row.kind == "topk":
+        return lower_topk(sdsc)
+    if row.name == "relayout":
+        return lower_relayout(sdsc)
+    if row.name == "ReStickifyOpHBM" or (row.kind == "copy" and is_restickify(sdsc)):
+        return lower_restickify(sdsc)
+    return lower_tile(sdsc)
+
+
+def bind(step: Step, places: tuple[Address, ...]) -> Step:
+    """Put the tensors of a step where they are."""
+    bound = []
+    for stand_in in addresses(step):
+        place = places[stand_in.argument]
+        offsets = tuple(a + b for a, b in zip(place.offsets, stand_in.offsets))
+        bound.append(replace(place, offsets=offsets))
+    return with_addresses(step, tuple(bound))

@@ -1,0 +1,289 @@
+"""The steps of a device program, as data.
+
+`lower` makes them, `schedule` joins them, `program` writes and reads them. The words of each are in
+docs/formats/program.md; names here follow that page. Registers of a Tile are virtual until the
+program is written: any number, each written once.
+
+Example: the address of an operand at byte 4096 of argument 2, the same for two cores and no loops:
+`Address(Space.ARGUMENT, 2, (4096, 4096), ())`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from math import prod
+
+from torch_spyre.backend.formats import FORMAT_OF_NUMBER
+
+MAX_REGISTERS = 32
+MAX_OPERANDS = 24
+NONE = -1
+
+
+class Kind(IntEnum):
+    TILE = 1
+    MATMUL = 2
+    COPY = 3
+    GATHER = 4
+    TOPK = 5
+    LOOP_BEGIN = 6
+    LOOP_END = 7
+
+
+class Space(IntEnum):
+    DEVICE = 0
+    ARGUMENT = 1
+    LX = 2
+
+
+class Form(IntEnum):
+    VECTOR = 0
+    SPLAT = 1
+    EXX2_MEAN = 2
+    EXX2_VARIANCE = 3
+    EXX2_STORE = 4
+    SPLAT_STORE = 5
+
+
+class ReduceOp(IntEnum):
+    SUM = 0
+    MAX = 1
+    MIN = 2
+    PRODUCT = 3
+    EXX2 = 4
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an operand begins, for each core."""
+
+    space: Space
+    argument: int
+    offsets: tuple[int, ...]
+    """Bytes, one for each core."""
+    loop_strides: tuple[int, ...] = ()
+    """Bytes for each loop around the step, outermost first."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of a tile program or of topk."""
+
+    format: int
+    form: Form
+    strides: tuple[int, ...]
+    sub_stride: int
+    limits: tuple[int, ...]
+    address: Address
+
+    @property
+    def per_stick(self) -> int:
+        return FORMAT_OF_NUMBER[self.format].per_stick
+
+    def sticks_per_group(self, lanes: int) -> int:
+        return lanes // self.per_stick if self.form == Form.VECTOR else 1
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """LOAD has the operand number in `a`; STORE has it in `destination`."""
+
+    opcode: int
+    destination: int
+    a: int = NONE
+    b: int = NONE
+    c: int = NONE
+    immediate0: int = 0
+    immediate1: int = 0
+
+
+@dataclass(frozen=True)
+class Reduction:
+    op: ReduceOp
+    source: int
+    destination: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A chain of pointwise operations, or a reduction with what precedes and follows it."""
+
+    name: str
+    cores: int
+    lanes: int
+    kept: int
+    """Number of kept dimensions; they come first in `extents`."""
+    stick_dim: int
+    extents: tuple[tuple[int, ...], ...]
+    """For each core its points per dimension, outermost first."""
+    tails: tuple[int, ...]
+    """For each core a mask of valid lanes in its last group."""
+    operands: tuple[Operand, ...]
+    body: tuple[Instruction, ...]
+    reductions: tuple[Reduction, ...] = ()
+    reduces_lanes: bool = False
+    groups: tuple[int, ...] = ()
+    """For each core the number of its group, or nothing."""
+    epilogue: tuple[Instruction, ...] = ()
+    time_us: float = 0.0
+    source: tuple[str, ...] = ()
+    """The operations it stands for, in order."""
+
+    @property
+    def dims(self) -> int:
+        return len(self.extents[0])
+
+
+@dataclass(frozen=True)
+class MatmulSide:
+    format: int
+    strides: tuple[int, ...]
+    """Bytes: batch dimensions, rows, sticks."""
+    address: Address
+
+
+@dataclass(frozen=True)
+class Matmul:
+    name: str
+    cores: int
+    batch: int
+    extents: tuple[tuple[int, ...], ...]
+    """For each core: batch..., M, N in sticks, K in elements."""
+    x: MatmulSide
+    y: MatmulSide
+    out: MatmulSide
+    groups: tuple[int, ...] = ()
+    time_us: float = 0.0
+    source: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CopySide:
+    format: int
+    arrangement: int
+    device_size: tuple[int, ...]
+    stride_map: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    view_strides: tuple[int, ...]
+    views: tuple[tuple[int, ...], ...]
+    """For each core: offset of its view in elements, then its sizes."""
+    address: Address
+
+
+@dataclass(frozen=True)
+class Copy:
+    name: str
+    cores: int
+    source_side: CopySide
+    destination: CopySide
+    time_us: float = 0.0
+    source: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GatherSide:
+    strides: tuple[int, ...]
+    address: Address
+
+
+@dataclass(frozen=True)
+class Gather:
+    name: str
+    cores: int
+    extents: tuple[tuple[int, ...], ...]
+    rows: int
+    row_stride: int
+    value: GatherSide
+    index: GatherSide
+    stick_dim: int
+    stick_stride: int
+    first_index: tuple[int, ...]
+    out: GatherSide
+    time_us: float = 0.0
+    source: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Topk:
+    name: str
+    cores: int
+    lanes: int
+    stick_dim: int
+    extents: tuple[tuple[int, ...], ...]
+    count: int
+    k: int
+    largest: bool
+    indices: bool
+    input: Operand
+    output: Operand
+    time_us: float = 0.0
+    source: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoopBegin:
+    count: int
+
+
+@dataclass(frozen=True)
+class LoopEnd:
+    pass
+
+
+Step = Tile | Matmul | Copy | Gather | Topk
+Item = Step | LoopBegin | LoopEnd
+
+
+def addresses(step: Step) -> tuple[Address, ...]:
+    """Of all operands, in the order in which they are written."""
+    if isinstance(step, Tile):
+        return tuple(o.address for o in step.operands)
+    if isinstance(step, Matmul):
+        return (step.x.address, step.y.address, step.out.address)
+    if isinstance(step, Copy):
+        return (step.source_side.address, step.destination.address)
+    if isinstance(step, Gather):
+        return (step.value.address, step.index.address, step.out.address)
+    return (step.input.address, step.output.address)
+
+
+def loops_around(step: Step) -> int:
+    return len(addresses(step)[0].loop_strides)
+
+
+def points(extents: tuple[int, ...]) -> int:
+    return prod(extents)
+
+
+def with_addresses(step: Step, new: tuple[Address, ...]) -> Step:
+    """The step with other addresses, in the order of `addresses`."""
+    if isinstance(step, Tile):
+        operands = tuple(replace(o, address=a) for o, a in zip(step.operands, new))
+        return replace(step, operands=operands)
+    if isinstance(step, Matmul):
+        return replace(
+            step,
+            x=replace(step.x, address=new[0]),
+            y=replace(step.y, address=new[1]),
+            out=replace(step.out, address=new[2]),
+        )
+    if isinstance(step, Copy):
+        return replace(
+            step,
+            source_side=replace(step.source_side, address=new[0]),
+            destination=replace(step.destination, address=new[1]),
+        )
+    if isinstance(step, Gather):
+        return replace(
+            step,
+            value=replace(step.value, address=new[0]),
+            index=replace(step.index, address=new[1]),
+            out=replace(step.out, address=new[2]),
+        )
+    return replace(
+        step,
+        input=replace(step.input, address=new[0]),
+        output=replace(step.output, address=new[1]),
+    )
