@@ -17,11 +17,11 @@ CPP     := $(wildcard torch_spyre/csrc/*.cpp torch_spyre/csrc/card/*.cpp)
 HEADERS := $(wildcard torch_spyre/csrc/*.h torch_spyre/csrc/card/*.h torch_spyre/csrc/card/*.inl)
 C_FILES  = $(CPP) $(HEADERS) $(wildcard tests/card/*.cpp tests/card/*.h)
 
-.PHONY: help setup run test opinfo bench lint format docs clean
+.PHONY: help setup run test test-all opinfo bench lint format docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: build/.extension $(VENV)/.installed ## make .venv with torch and build the device (only what changed)
 
@@ -30,6 +30,9 @@ run: setup ## a guided tour of the card
 
 test: setup ## all tests
 	@$(BIN)/python -m pytest -n $(JOBS) --timeout 300 $(PYTEST) tests/
+
+test-all: setup ## all tests, every operation on every number of cores
+	@$(BIN)/python -m pytest -n $(JOBS) --timeout 600 --full $(PYTEST) tests/
 
 opinfo: setup ## PyTorch's operator database on the device; rewrites docs/opinfo.md
 	@$(BIN)/python -m tests.opinfo.sweep --device spyre --docs docs/opinfo.md

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print, and write docs/performance/overheads.{md,json}."""
+"""`python -m benchmarks`: measure, print, and write docs/performance/*.{md,json}."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import overheads
+from benchmarks import compiling, overheads
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "performance"
 
@@ -46,21 +46,37 @@ def _time(us: float) -> str:
     return f"{us:.2f} us" if us < 1000 else f"{us / 1000:.1f} ms"
 
 
-def main() -> int:
-    rows = overheads.measure()
+def _write(name: str, title: str, about: str, rows: list[overheads.Row]) -> bool:
+    """Print a table and keep it; whether every promise in it holds."""
     text = table(rows)
-    print(text)
+    print(f"\n{title}\n\n{text}")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / "overheads.json").write_text(
-        json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    content = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    (FOLDER / f"{name}.json").write_text(content)
+    (FOLDER / f"{name}.md").write_text(f"# {title}\n\n{about}\n\n{text}\n")
+    return all(row.holds for row in rows)
+
+
+def main() -> int:
+    version = torch.__version__.split("+")[0]
+    holds = _write(
+        "overheads",
+        "Overheads",
+        "Written by `make bench`: times of one call, best of several rounds that alternate between "
+        f"the card and CPU PyTorch {version} in one process, {torch.get_num_threads()} threads. "
+        "For copies the peer is a copy from host to host.",
+        overheads.measure(),
     )
-    (FOLDER / "overheads.md").write_text(
-        "# Overheads\n\nWritten by `make bench`: times of one call, best of several rounds that "
-        f"alternate between the card and CPU PyTorch {torch.__version__.split('+')[0]} in one "
-        f"process, {torch.get_num_threads()} threads. "
-        "For copies the peer is a copy from host to host.\n\n" + text + "\n"
+    holds &= _write(
+        "compiling",
+        "Compiling",
+        "Written by `make bench`: time from `torch.compile` to the first result, imports not "
+        "counted, each in a process of its own, best of two that alternate. Cold: empty caches. "
+        "Warm: the caches that the cold process left. The peer is Inductor for the CPU, PyTorch "
+        f"{version}.",
+        compiling.measure(),
     )
-    return 0 if all(row.holds for row in rows) else 1
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

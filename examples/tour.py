@@ -1,4 +1,4 @@
-"""A short tour of the card: devices, tensors, layouts, eager computing, memory, streams, a picture.
+"""A short tour of the card: devices, tensors, layouts, eager and compiled computing, memory, streams.
 
 Run it with `make run`, or `python examples/tour.py [folder for the picture]`.
 """
@@ -73,9 +73,26 @@ def show_computing() -> None:
         error = (on_card.cpu().float() - on_cpu).abs().max().item()
         print(f"softmax(x @ w) in {dtype!s:<14} largest difference from CPU float32: {error:.1e}")
 
-    print("\nThe card has no compiler yet: the host computed this, on the card's values. Counted:")
+    print("\nEagerly, without torch.compile, the host computes, on the card's values. Counted:")
     for name, count in torch.spyre.fallback_counts().items():
         print(f"    {count:>3} × {name}")
+
+
+def show_compiling() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(64, 96), torch.randn(96, 80)
+
+    def attention_weights(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ w, -1)
+
+    told = torch_spyre.explain(attention_weights, x.half().to("spyre"), w.half().to("spyre"))
+    difference = (told.result.cpu().float() - attention_weights(x, w)).abs().max()
+    print("torch.compile turns the function into one program for the card's 32 cores:")
+    print()
+    print(str(told).split("\nbundles")[0])
+    print(f"Largest difference from CPU float32: {difference:.1e}. The files of the program:")
+    for name in sorted(file.name for file in Path(told.artifacts[0]).iterdir()):
+        print(f"  {name}")
 
 
 def show_memory() -> None:
@@ -125,11 +142,13 @@ def main(folder: Path = PICTURE_FOLDER) -> None:
     show_layouts()
     heading(4, "Eager PyTorch")
     show_computing()
-    heading(5, "Memory")
+    heading(5, "torch.compile")
+    show_compiling()
+    heading(6, "Memory")
     show_memory()
-    heading(6, "Streams, events, and the card's own clock")
+    heading(7, "Streams, events, and the card's own clock")
     show_streams()
-    heading(7, "A picture")
+    heading(8, "A picture")
     draw(folder)
     print()
 

@@ -23,14 +23,14 @@ def load(name: str) -> ModuleType:
 
 
 def test_every_example_has_a_test():
-    tested = {"tour", "train_mlp", "layouts", "save_and_load"}
+    tested = {"tour", "train_mlp", "layouts", "save_and_load", "compile"}
     assert {file.stem for file in EXAMPLES.glob("*.py")} == tested
 
 
 def test_the_tour_shows_each_station_and_draws_a_picture(tmp_path, capsys):
     load("tour").main(tmp_path)
     shown = capsys.readouterr().out
-    for station in ("The card", "Layouts", "Memory", "aten::mm", "[4, 512, 64]", "GB/s"):
+    for station in ("The card", "Layouts", "aten::mm", "batchmatmul", "Memory", "[4, 512, 64]", "GB/s"):
         assert station in shown
     assert (tmp_path / "layout.svg").read_text(encoding="utf-8").startswith("<svg")
 
@@ -58,6 +58,14 @@ def test_the_costs_of_layouts_are_those_of_counting():
 def test_checkpoints_travel_both_ways(tmp_path, capsys):
     load("save_and_load").main(tmp_path)
     assert "same values: True" in capsys.readouterr().out
+
+
+def test_a_compiled_block_stays_on_the_card_and_is_as_exact_as_its_format(capsys):
+    explanation, difference = load("compile").main()
+    assert "1 graph, 1 kernel" in capsys.readouterr().out
+    assert not explanation.fallbacks and not explanation.graph_breaks
+    # A chain of a dozen roundings to 9 fraction bits, on values up to 4.
+    assert difference < 12 * 4 * 2**-10
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/getting_started.md"])

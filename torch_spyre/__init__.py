@@ -12,8 +12,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from torch_spyre.drawing import draw_layout
+    from torch_spyre.explanation import explain
 
-__all__ = ["__version__", "draw_layout"]
+__all__ = ["__version__", "draw_layout", "explain"]
 
 _loaded = False
 
@@ -34,6 +35,10 @@ def __getattr__(name: str) -> Any:
         from torch_spyre.drawing import draw_layout
 
         return draw_layout
+    if name == "explain":
+        from torch_spyre.explanation import explain
+
+        return explain
     raise AttributeError(f"module 'torch_spyre' has no attribute '{name}'")
 
 

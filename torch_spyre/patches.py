@@ -13,7 +13,7 @@ import torch._tensor_str
 import torch.utils._device
 from torch import nn
 
-from torch_spyre import _C, model_transfer
+from torch_spyre import _C, logs, model_transfer
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.impl import device as use_card
 
@@ -26,6 +26,7 @@ def apply() -> None:
     _print_from_host()
     _transfer_linear_weights()
     _refuse_dlpack()
+    _read_log_settings()
 
 
 def _replace(owner: Any, name: str, function: Any) -> None:
@@ -210,3 +211,22 @@ def _refuse_dlpack() -> None:
     _replace(torch.Tensor, "__dlpack_device__", dlpack_device)
     _replace(torch, "to_dlpack", to_dlpack)
     _replace(torch.utils.dlpack, "to_dlpack", to_dlpack)
+
+
+# -- TORCH_LOGS: no hook for levels by name, and an entry it does not know ends `import torch` -----
+
+
+def _read_log_settings() -> None:
+    from torch._logging import _internal
+
+    stock = _internal._parse_log_settings
+
+    @functools.wraps(stock)
+    def parse(settings: str) -> Any:
+        others, levels = logs.take_settings(settings)
+        state = stock(others) if others else _internal.LogState()
+        for component, level in levels.items():
+            state.enable_log(component, level)
+        return state
+
+    _replace(_internal, "_parse_log_settings", parse)

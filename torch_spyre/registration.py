@@ -24,10 +24,12 @@ def register() -> None:
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
 
-    from torch_spyre import logs
-    from torch_spyre.device import module
+    from torch_spyre import compile_hooks, logs
+    from torch_spyre.device import interface, module
 
     logs.register()
+    interface.register_when_needed()
+    compile_hooks.register_when_needed()
 
     torch._register_device_module(DEVICE_NAME, module.build())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)

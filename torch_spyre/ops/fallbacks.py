@@ -1,15 +1,29 @@
-"""Reporting of operations that ran on the host.
+"""Operations that run on the host: how they are reported, and a way to add some.
 
-The C++ boxed path counts them and calls `warn_fallback` once per operation. Silence the warnings
-with `torch.spyre.set_fallback_warning(False)`,
-SPYRE_FALLBACK_WARN=0, or a filter for `FallbackWarning`.
+The C++ boxed path runs every operation without a kernel for the device on the host, counts it and
+calls `warn_fallback` once per operation. `register_fallback` is the same for a custom operator
+whose own function must not see spyre tensors:
+
+    @register_fallback(torch.ops.mylib.median_of_integers)
+    def median_of_integers(x): return x.median()          # x is a CPU tensor
+
+Silence the warnings with `torch.spyre.set_fallback_warning(False)`, SPYRE_FALLBACK_WARN=0, or a
+filter for `FallbackWarning`.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
 
 from torch_spyre import _C
+from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
 
 _log = get_logger("spyre.execution")
@@ -27,13 +41,16 @@ def warn_fallback(op: str, device: str) -> None:
 
 def fallback_counts() -> dict[str, int]:
     """How often each operation ran on the host since the last reset, most frequent first."""
-    counts = _C.fallback_counts()
+    with _registered_lock:
+        counts = Counter(_C.fallback_counts()) + _registered_counts
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def reset_fallback_counts() -> None:
     """Forget the counts. Operations that were warned about are not warned about again."""
     _C.reset_fallback_counts()
+    with _registered_lock:
+        _registered_counts.clear()
 
 
 def get_fallback_warning() -> bool:
@@ -44,3 +61,103 @@ def get_fallback_warning() -> bool:
 def set_fallback_warning(enabled: bool) -> None:
     """Switch the warnings on or off."""
     _C.set_fallback_warning(enabled)
+
+
+# ---- Custom operators ---------------------------------------------------------------------------
+
+_registered_lock = threading.Lock()
+_registered_counts: Counter[str] = Counter()
+_warned: set[str] = set()
+_libraries: dict[str, torch.library.Library] = {}
+"""Kept alive: a registration ends with its library."""
+
+
+def register_fallback(op: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compute an operator on the host when its tensors are on spyre, with the decorated function.
+
+    `op` is an operator (`torch.ops.mylib.name`, with or without its overload) or what
+    `torch.library.custom_op` returns. The function gets CPU copies and returns CPU tensors; what
+    the schema says is written is copied back. Calls are counted and reported like every other
+    fallback, also inside of compiled graphs.
+    """
+    overload = _overload(op)
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            _count(overload)
+            return _run_on_host(overload, function, args, kwargs)
+
+        library = _libraries.get(overload.namespace)
+        if library is None:
+            library = torch.library.Library(overload.namespace, "FRAGMENT")
+            _libraries[overload.namespace] = library
+        library.impl(overload, run, "PrivateUse1")
+        return function
+
+    return register
+
+
+def _overload(op: Any) -> torch._ops.OpOverload:
+    op = getattr(op, "_opoverload", op)  # of a CustomOpDef
+    if isinstance(op, torch._ops.OpOverloadPacket):
+        names = op.overloads()
+        if len(names) != 1:
+            raise ValueError(f"{op} has several overloads, name one of: {', '.join(names)}")
+        op = getattr(op, names[0])
+    if not isinstance(op, torch._ops.OpOverload):
+        raise TypeError(
+            f"a fallback is for an operator such as torch.ops.mylib.name.default, got {op!r}"
+        )
+    return op
+
+
+def _count(op: torch._ops.OpOverload) -> None:
+    name = op.name().removesuffix(".default")
+    with _registered_lock:
+        _registered_counts[name] += 1
+        first = name not in _warned and get_fallback_warning()
+        if first:
+            _warned.add(name)
+    if first:
+        warn_fallback(name, "cpu")
+
+
+def _run_on_host(
+    op: torch._ops.OpOverload, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    device: torch.device | None = None
+
+    def to_host(value: Any) -> Any:
+        nonlocal device
+        if isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME:
+            device = value.device
+            if id(value) not in twins:  # the same tensor twice is the same copy twice
+                twins[id(value)] = (value, value.cpu())
+            return twins[id(value)][1]
+        if isinstance(value, torch.device) and value.type == DEVICE_NAME:
+            device = value
+            return torch.device("cpu")
+        return value
+
+    host_args, host_kwargs = pytree.tree_map(to_host, (args, kwargs))
+    result = function(*host_args, **host_kwargs)
+    for original in _written(op, args, kwargs):
+        original.copy_(twins[id(original)][1])
+
+    def to_device(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            return value.to(device)
+        return value
+
+    return pytree.tree_map(to_device, result)
+
+
+def _written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Spyre tensors among the arguments that the schema says are written."""
+    found = []
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            found += [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    return [t for t in found if t.device.type == DEVICE_NAME]

@@ -1,0 +1,154 @@
+"""Operations that become others on the card: same results as on the CPU, ties and NaN included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torch_spyre
+
+F = torch.nn.functional
+
+
+def on_card(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[list[Any], list[str]]:
+    """Results of the compiled function, and the operations that ran on the host."""
+    report = torch_spyre.explain(function, *(x.to("spyre") for x in inputs))
+    results = report.result if isinstance(report.result, tuple) else (report.result,)
+    return [r.cpu() for r in results], [step.op for step in report.fallbacks]
+
+
+def check(function: Callable[..., Any], *inputs: torch.Tensor, tolerance: float = 0.01) -> None:
+    """The card gives what the CPU gives, without help of the host."""
+    results, host = on_card(function, *inputs)
+    expected = function(*inputs)
+    for result, value in zip(results, expected if isinstance(expected, tuple) else (expected,)):
+        torch.testing.assert_close(result, value, rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert host == []
+
+
+def awkward(dtype: torch.dtype) -> torch.Tensor:
+    """Numbers with ties, both zeros, infinities and NaN, which the card holds exactly."""
+    x = torch.randint(-50, 50, (6, 8, 70), generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[0, 1, 5] = x[0, 1, 9] = x[2, 3, 0] = float("nan")
+    x[1] = 1.0
+    x[3] = -float("inf")
+    x[4, :, 3] = x[4, :, 60] = float("inf")
+    x[5].clamp_(max=0)
+    x[5, :, 1] = -0.0
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_largest_and_smallest_are_those_of_pytorch_with_nan_and_ties(dtype: torch.dtype) -> None:
+    def extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            *torch.max(x, 1),
+            *torch.min(x, -1, keepdim=True),
+            torch.argmax(x, 0),
+            torch.argmin(x, -1),
+            torch.argmax(x),
+            torch.argmin(x, keepdim=True),
+            *torch.max(x[1:2], 0),
+            *torch.min(x[3, 3], 0),
+        )
+
+    check(extremes, awkward(dtype), tolerance=0)
+
+
+def test_largest_and_smallest_of_bool_and_int64() -> None:
+    def extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*torch.max(x, 1), *torch.min(x, 0))
+
+    def plain(b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*extremes(b), torch.amax(b, 0), torch.amin(b, 1), ~b & (b | ~b))
+
+    check(plain, torch.rand(20, 70) > 0.7, tolerance=0)
+    n = torch.randint(-9, 9, (20, 70)) + (1 << 40)
+    results, host = on_card(extremes, n)
+    for result, value in zip(results, extremes(n)):
+        assert torch.equal(result, value)
+    assert host == ["spyre.max_dim_int64_fallback.default", "spyre.min_dim_int64_fallback.default"]
+
+
+def test_gradients_of_the_largest_go_to_where_it_was() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (torch.max(x, 1).values * torch.min(x, 1).values).sum()
+
+    a = torch.randn(8, 70).requires_grad_()
+    b = a.detach().to("spyre").requires_grad_()
+    f(a).backward()
+    torch.compile(f)(b).backward()
+    torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-3)
+
+
+def image(*shape: int) -> torch.Tensor:
+    return (torch.rand(shape) - 0.5).half()
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "options"),
+    [
+        ((2, 8, 9, 13), (16, 8, 1, 1), {}),
+        ((2, 8, 9, 13), (16, 8, 3, 3), {"padding": 1}),
+        ((2, 8, 9, 13), (16, 8, 3, 2), {"stride": (2, 1), "dilation": (2, 3), "padding": (2, 0)}),
+        ((2, 8, 9, 13), (16, 2, 3, 3), {"groups": 4}),
+        ((1, 3, 32, 33), (70, 3, 8, 8), {"stride": 8}),
+        ((2, 8, 70), (16, 8, 5), {"padding": 2, "stride": 2}),
+    ],
+    ids=["pointwise", "3x3", "strides and dilation", "groups", "patches", "1-D"],
+)
+def test_a_convolution_is_a_product_with_slices(
+    shape: tuple[int, ...], weight: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    convolve = F.conv2d if len(shape) == 4 else F.conv1d
+    check(
+        lambda x, w, b: convolve(x, w, b, **options),
+        image(*shape),
+        image(*weight),
+        image(weight[0]),
+    )
+
+
+def test_custom_operators_of_the_package() -> None:
+    spyre = torch.ops.spyre
+    scale = torch.tensor([0.25], dtype=torch.float16)
+
+    def everything(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        eight = spyre.quantize_fp8_with_scale(x, scale)
+        return (
+            spyre.layer_norm(x, [70]),
+            spyre.rms_norm(x, [70]),
+            spyre.overwrite_f(x[:3, :5], x, [0, 1], [4, 60]),
+            x + spyre.constant(2.0, torch.float16, x.device),
+            spyre.dequantize_fp8_with_scale(eight, scale),
+            spyre.softplus(spyre.silu(x)) + spyre.gelu(x) + spyre.clamp(x, -0.1, 0.1),
+        )
+
+    check(
+        everything, (image(8, 70) * 64).round() / 64, scale
+    )  # numbers that every type rounds alike
+
+
+def test_custom_operators_of_the_package_that_run_on_the_host() -> None:
+    spyre = torch.ops.spyre
+
+    def everything(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        windows = spyre.unfold(x.reshape(1, 2, 4, 70), [2, 2], stride=[2, 2])
+        return spyre.to_dtype_cpu(x, torch.float64), spyre.reshape_via_cpu(x, [70, 8]), windows
+
+    x = image(8, 70)
+    results, host = on_card(everything, x)
+    for result, value in zip(results, everything(x)):
+        torch.testing.assert_close(result, value, rtol=0.01, atol=0.01)
+    assert sorted(host) == [
+        "spyre.reshape_via_cpu.default", "spyre.to_dtype_cpu.default", "spyre.unfold.default",
+    ]  # fmt: skip
+
+
+def test_a_scaled_softmax_is_six_operations() -> None:
+    x = image(8, 70).to("spyre")
+    report = torch_spyre.explain(lambda x: torch.softmax(x * 0.125, -1), x)
+    assert [op.opfunc for op in report.ops] == ["mul", "max", "sub", "exp", "sum", "realdiv"]

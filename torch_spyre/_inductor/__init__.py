@@ -1,0 +1,133 @@
+"""The Inductor backend of `spyre`: registration, and the options a graph is compiled with.
+
+Loaded when the first graph with spyre tensors is compiled. See passes.py for what happens to a
+graph and plan.py for how it becomes kernels. Whoever extends the compiler finds here what the
+cookbook (docs/operation_cookbook.md) uses.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._inductor.codegen.common import (
+    DeviceOpOverrides,
+    register_backend_for_device,
+    register_device_op_overrides,
+)
+
+from torch_spyre._inductor import config, customops, debug, input_layouts, passes
+from torch_spyre._inductor.decompositions import register_spyre_decomposition
+from torch_spyre._inductor.lowering import (
+    pointwise,
+    reduction,
+    register_spyre_lowering,
+    spyre_ops,
+)
+from torch_spyre._inductor.passes import add_pass, remove_pass
+from torch_spyre._inductor.spyre_kernel import SpyreOpFuncs, constant, opfunc
+from torch_spyre.constants import DEVICE_NAME
+
+__all__ = [
+    "SpyreOpFuncs",
+    "add_pass",
+    "config",
+    "constant",
+    "customops",
+    "opfunc",
+    "pointwise",
+    "reduction",
+    "register",
+    "register_spyre_decomposition",
+    "register_spyre_lowering",
+    "remove_pass",
+    "spyre_ops",
+]
+
+
+class SpyreDeviceOpOverrides(DeviceOpOverrides):
+    """Lines that Inductor writes into host code."""
+
+    def import_get_raw_stream_as(self, name: str) -> str:
+        return f"{name} = lambda index: torch.spyre.current_stream(index).id"
+
+    def set_device(self, device_idx: int) -> str:
+        return f"torch.spyre.set_device({device_idx})"
+
+    def synchronize(self) -> str:
+        return "torch.spyre.synchronize()"
+
+    def device_guard(self, device_idx: int) -> str:
+        return f"torch.spyre.device({device_idx})"
+
+
+@functools.cache
+def register() -> None:
+    """Make Inductor know the device. Once per process."""
+    from torch_spyre._inductor import patches
+    from torch_spyre._inductor.scheduler import SpyreScheduling
+    from torch_spyre._inductor.wrapper import SpyreWrapperCodegen
+
+    register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
+    register_backend_for_device(
+        DEVICE_NAME,
+        SpyreScheduling,
+        SpyreWrapperCodegen,
+        device_custom_pass=passes.LatePasses(),
+        device_custom_config=config,
+    )
+    patches.apply()
+
+
+# Options of Inductor for a graph with spyre tensors.
+OPTIONS: dict[str, Any] = {
+    "split_reductions": False,  # a reduction is one OpFunc
+    "unroll_reductions_threshold": 1,
+    "permute_fusion": False,
+    "allow_buffer_reuse": False,  # layouts differ where sizes agree
+    "inplace_buffers": False,
+    "benchmark_harness": False,
+    "loop_ordering_after_fusion": False,
+    "comprehensive_padding": False,  # host strides are not memory
+    "layout_optimization": False,
+    "max_pointwise_cat_inputs": 0,  # cat writes its pieces in place instead of choosing by index
+    "fallback_random": True,  # random numbers are the eager ones
+    "always_keep_tensor_constants": True,
+    "joint_graph_constant_folding": False,  # would compute on the device; fold_constants does it
+    "size_asserts": False,
+    "reorder_for_peak_memory": False,
+}
+
+
+def compile_fx(
+    stock: Callable[..., Any], model: Any, example_inputs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Inductor's compile_fx for a graph with spyre tensors."""
+    from torch_spyre._inductor import direct
+
+    register()
+    direct.register()
+    _specialise(model)
+    given = kwargs.get("config_patches") or {}
+    kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
+    with input_layouts.recording(example_inputs), debug.fresh_graphs() as fresh:
+        kwargs["config_patches"].update(fresh)
+        return stock(model, example_inputs, *args, **kwargs)
+
+
+def _specialise(model: Any) -> None:
+    """Fix every size to what it is now: layouts and programs are made for given sizes.
+
+    The guards that this adds make Dynamo compile again for other sizes.
+    """
+    if not isinstance(model, torch.fx.GraphModule):
+        return
+    for node in model.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value", node.meta.get("val"))
+        if isinstance(value, torch.SymInt):
+            int(value)
+        elif isinstance(value, torch.Tensor):
+            for size in (*value.shape, *value.stride(), value.storage_offset()):
+                int(size)

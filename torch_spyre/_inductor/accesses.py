@@ -1,0 +1,220 @@
+"""How an access moves over a tiled tensor, in integers.
+
+In: an index over iteration symbols (elements of the storage) and a layout. Out: for each device
+axis
+the symbols that move along it, or nothing when the access cannot be written as coordinates (a row
+of
+80 elements read as if it were sticks of 64, say). The layouts pass asks this for every candidate,
+so it works on plain numbers; the coordinates of an OpSpec are made later, by `views`.
+
+Example: x[200*p0 + p1] in device_size [4, 500, 64], stride_map [64, 200, 1] moves p0 along axis 1
+and p1 along axis 0 and in the stick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import sympy
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+from torch_spyre._C import SpyreTensorLayout
+from torch_spyre._inductor.errors import UnsupportedAccess
+
+
+@dataclass(frozen=True)
+class Atom:
+    """coefficient * ((symbol // divisor) % modulus), `size` values from 0 on."""
+
+    symbol: sympy.Symbol
+    coefficient: int
+    size: int
+    divisor: int = 1
+    modulus: int = 0
+
+    @property
+    def plain(self) -> bool:
+        return self.divisor == 1 and self.modulus == 0
+
+
+@dataclass(frozen=True)
+class LinearIndex:
+    """An index as a sum of atoms and a constant."""
+
+    atoms: tuple[Atom, ...]
+    offset: int
+
+
+def linear_index(index: sympy.Expr, ranges: dict[sympy.Symbol, int]) -> LinearIndex:
+    """Parse an index. Raises UnsupportedAccess for what is no sum of such terms."""
+    return _linear_index(index, tuple(ranges.items()))
+
+
+@lru_cache(maxsize=8192)
+def _linear_index(index: sympy.Expr, ranges: tuple[tuple[sympy.Symbol, int], ...]) -> LinearIndex:
+    sizes = dict(ranges)
+    atoms: dict[tuple[sympy.Symbol, int, int], int] = {}
+    offset = 0
+    for term in sympy.Add.make_args(index):
+        coefficient, rest = term.as_coeff_Mul()
+        if not coefficient.is_Integer:
+            raise UnsupportedAccess(f"the index {index} has the factor {coefficient}")
+        if rest == 1:
+            offset += int(coefficient)
+            continue
+        key = _atom_key(rest, index)
+        atoms[key] = atoms.get(key, 0) + int(coefficient)
+    result = []
+    for (symbol, divisor, modulus), coefficient in atoms.items():
+        if symbol not in sizes:
+            raise UnsupportedAccess(f"the index {index} depends on {symbol}")
+        size = -(-sizes[symbol] // divisor)
+        if modulus:
+            if size <= modulus:
+                modulus = 0
+            size = min(size, modulus or size)
+        if size > 1 and coefficient:
+            result.append(Atom(symbol, coefficient, size, divisor, modulus))
+    return LinearIndex(tuple(result), offset)
+
+
+def _atom_key(expr: sympy.Expr, index: sympy.Expr) -> tuple[sympy.Symbol, int, int]:
+    if isinstance(expr, sympy.Symbol):
+        return expr, 1, 0
+    if isinstance(expr, FloorDiv) and _is_plain(expr.args[0], expr.args[1]):
+        return expr.args[0], int(expr.args[1]), 0
+    if isinstance(expr, ModularIndexing) and _is_plain(*expr.args):
+        return expr.args[0], int(expr.args[1]), int(expr.args[2])
+    raise UnsupportedAccess(
+        f"the index {index} has the term {expr}, which coordinates cannot express",
+        hint="call .contiguous() on the tensor before it is reshaped",
+    )
+
+
+def _is_plain(symbol: sympy.Expr, *numbers: sympy.Expr) -> bool:
+    return isinstance(symbol, sympy.Symbol) and all(n.is_Integer for n in numbers)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A valid access: what moves in the stick, and what along other axes."""
+
+    stick: sympy.Symbol | None
+    """The symbol that counts the elements of a stick; None: always the first element."""
+    outer: frozenset[sympy.Symbol]
+    """Symbols that move along other axes."""
+    size: int = 0
+    """With a stick: how many elements of it the access has along the stick's dimension."""
+    end: int = 0
+    """With a stick: one past the last element along that dimension; -1: in several places."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a layout that hold data, by rising stride."""
+
+    strides: tuple[int, ...]
+    sizes: tuple[int, ...]
+    stick: int
+    """Index of the stick axis, or -1: one element per stick."""
+    eps: int
+
+
+@lru_cache(maxsize=4096)
+def axes_of(layout: SpyreTensorLayout) -> Axes:
+    """The axes of a layout in the order of their strides."""
+    size, stride = list(layout.device_size), list(layout.stride_map)
+    pairs = sorted((s, n) for s, n in zip(stride, size, strict=True) if s > 0 and n > 1)
+    strides = tuple(s for s, _ in pairs)
+    stick = strides.index(stride[-1]) if stride[-1] > 0 else -1
+    return Axes(strides, tuple(n for _, n in pairs), stick, layout.elems_per_stick())
+
+
+def walk(
+    index: sympy.Expr, ranges: dict[sympy.Symbol, int], layout: SpyreTensorLayout
+) -> Walk | None:
+    """How the access moves over the layout; None when coordinates cannot express it."""
+    return _walk(index, tuple(ranges.items()), layout)
+
+
+@lru_cache(maxsize=16384)
+def _walk(
+    index: sympy.Expr, ranges: tuple[tuple[sympy.Symbol, int], ...], layout: SpyreTensorLayout
+) -> Walk | None:
+    linear = _linear_index(index, ranges)
+    axes = axes_of(layout)
+    levels = len(axes.strides)
+    if levels == 0:
+        return None if linear.atoms or linear.offset else Walk(None, frozenset())
+    # Digits of the storage element in the mixed radix of the strides. The digits of a sum are the
+    # sums of the digits only if nothing carries: `reach` is the most that the levels up to one
+    # hold.
+    constant = [0] * levels
+    rest = linear.offset
+    for level in range(levels - 1, -1, -1):
+        constant[level], rest = divmod(rest, axes.strides[level])
+    if rest or linear.offset < 0:
+        return None
+    digits = list(constant)
+    reach = [linear.offset % s for s in (*axes.strides[1:], linear.offset + 1)]
+    movers: list[list[Atom]] = [[] for _ in range(levels)]
+    for atom in linear.atoms:
+        if not _place(atom, axes, digits, reach, movers):
+            return None
+    for level in range(levels):
+        if level + 1 < levels and reach[level] >= axes.strides[level + 1]:
+            return None
+        if digits[level] >= axes.sizes[level]:
+            return None
+    return _classify(axes, movers, constant)
+
+
+def _place(
+    atom: Atom, axes: Axes, digits: list[int], reach: list[int], movers: list[list[Atom]]
+) -> bool:
+    """Distribute an atom over the levels that it moves through."""
+    strides, step = axes.strides, atom.coefficient
+    if step < strides[0]:
+        return False
+    start = max(i for i, s in enumerate(strides) if s <= step)
+    if step % strides[start]:
+        return False
+    most = step * (atom.size - 1)
+    for level in range(start, len(strides)):
+        movers[level].append(atom)
+        if level + 1 == len(strides) or most < strides[level + 1]:
+            digits[level] += most // strides[level]
+            for above in range(level, len(strides)):
+                reach[above] += most
+            return True
+        following = strides[level + 1]
+        if following % step:
+            return False
+        if start == axes.stick and following % (strides[axes.stick] * axes.eps):
+            return False  # rows that end inside a stick cannot be read as one row
+        digits[level] += (following - step) // strides[level]
+        reach[level] += following - step
+    return True
+
+
+def _classify(axes: Axes, movers: list[list[Atom]], constant: list[int]) -> Walk | None:
+    if axes.stick < 0:
+        return Walk(None, frozenset(a.symbol for atoms in movers for a in atoms))
+    in_stick = movers[axes.stick]
+    outer = {a.symbol for i, atoms in enumerate(movers) if i != axes.stick for a in atoms}
+    if constant[axes.stick] or len(in_stick) > 1:
+        return None
+    if not in_stick:
+        return None  # one lane of a stick that holds several elements
+    atom = in_stick[0]
+    if atom.coefficient != axes.strides[axes.stick] or not atom.plain:
+        return None
+    others = frozenset(outer - {atom.symbol})
+    end = atom.size
+    above = axes.stick + 1
+    if above < len(axes.strides) and axes.strides[above] == atom.coefficient * axes.eps:
+        end += constant[above] * axes.eps
+        if any(a is not atom for a in movers[above]):
+            end = -1
+    return Walk(atom.symbol, others, atom.size, end)

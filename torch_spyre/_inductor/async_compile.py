@@ -1,0 +1,246 @@
+"""What generated host code calls: kernels from OpSpec text, and memory for them.
+
+`sdsc(name, text, ...)` is the documented way from OpSpecs to something that runs: OpSpec text ->
+SuperDSC bundle -> back-end -> SpyreCode -> JobPlan. Bundles are kept by content in a directory of
+the
+user, so that a second process finds them; a kernel is loaded onto a card when it is first run
+there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+from torch_spyre import _C, backend
+from torch_spyre._C import SpyreTensorLayout
+from torch_spyre._inductor import config, debug
+from torch_spyre._inductor.sources import settings, source_hash
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.logs import get_logger
+
+_log = get_logger("spyre.inductor.codegen")
+
+
+@dataclass(frozen=True)
+class ArgumentSpec:
+    """What a kernel expects of a tensor: the layout of its storage and the shape that was made
+    for."""
+
+    layout: SpyreTensorLayout
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    written: bool
+
+
+def sdsc(
+    name: str,
+    text: str,
+    *,
+    arguments: list[ArgumentSpec],
+    constants: list[tuple[Any, torch.dtype]],
+    pool_bytes: int,
+) -> SpyreKernel:
+    """A kernel from the text of its OpSpecs."""
+    return SpyreKernel(name, text, arguments, constants, pool_bytes)
+
+
+def empty_pool(nbytes: int, index: int) -> torch.Tensor:
+    """Memory for intermediates: opaque bytes."""
+    return torch.empty(nbytes // 2, dtype=torch.float16, device=torch.device(DEVICE_NAME, index))
+
+
+_hoisted: dict[Any, tuple[int, torch.Tensor]] = {}
+
+
+def hoisted(
+    tensor: torch.Tensor,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    layout: SpyreTensorLayout,
+) -> torch.Tensor:
+    """A view of a parameter in the layout that a kernel wants; made anew when it has changed."""
+    key = (id(tensor), size, stride, offset, layout)
+    version = -1 if tensor.is_inference() else tensor._version
+    known = _hoisted.get(key)
+    if known is not None and known[0] == version >= 0:
+        return known[1]
+    counters["hoisted_copies"] += 1
+    view = tensor.detach().as_strided(size, stride, offset)
+    strides = torch.empty(size, device="meta").stride()
+    copy = _C._empty_spyre(size, strides, tensor.dtype, layout, tensor.device.index)
+    copy.copy_(view)
+    if known is None:
+        weakref.finalize(tensor, _hoisted.pop, key, None)
+    _hoisted[key] = (version, copy)
+    return copy
+
+
+class SpyreKernel:
+    """A compiled bundle; `run` launches it on the card of its arguments."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        arguments: list[ArgumentSpec],
+        constants: list[tuple[Any, torch.dtype]],
+        pool_bytes: int,
+    ) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.constants = constants
+        self.has_pool = pool_bytes > 0
+        self.directory = compile_text(name, text, self.has_pool)
+        self._plans: dict[int, tuple[Any, list[torch.Tensor]]] = {}
+
+    def run(self, *tensors: torch.Tensor) -> None:
+        """Queue the kernel on the current stream."""
+        args = list(tensors)
+        index = next((t.device.index for t in args if t.device.type == DEVICE_NAME), None)
+        index = _C.current_device() if index is None else index
+        plan, constants = self._plans.get(index) or self._load(index)
+        first = 1 if self.has_pool else 0
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for i, spec in enumerate(self.arguments, first):
+            if args[i].device.type != DEVICE_NAME:  # a number that the host keeps as a 0-D tensor
+                args[i] = args[i].to(torch.device(DEVICE_NAME, index))
+            if not _C._is_placed(args[i], spec.layout):
+                args[i] = self._relaid(args[i], spec, copies)
+        _C.launch_jobplan(plan, args + constants)
+        for original, copy in copies:
+            original.copy_(copy)
+
+    def _relaid(
+        self,
+        tensor: torch.Tensor,
+        spec: ArgumentSpec,
+        copies: list[tuple[torch.Tensor, torch.Tensor]],
+    ) -> torch.Tensor:
+        """The tensor in the layout that the kernel was compiled for."""
+        _log.info("%s: an argument of shape %s is laid out anew", self.name, list(tensor.shape))
+        counters["relaid_arguments"] += 1
+        base = _C._empty_spyre(
+            spec.size, spec.stride, tensor.dtype, spec.layout, tensor.device.index
+        )
+        view = base.as_strided(tensor.shape, tensor.stride(), 0)
+        view.copy_(tensor)
+        if spec.written:
+            copies.append((tensor, view))
+        return base
+
+    def _load(self, index: int) -> tuple[Any, list[torch.Tensor]]:
+        device = torch.device(DEVICE_NAME, index)
+        constants = [constant_tensor(value, device, dtype) for value, dtype in self.constants]
+        with torch.spyre.device(index):  # type: ignore[attr-defined]
+            plan = _C.prepare_kernel(self.directory)
+        self._plans[index] = (plan, constants)
+        return self._plans[index]
+
+
+counters: dict[str, int] = {
+    "relaid_arguments": 0,
+    "hoisted_copies": 0,
+    "bundles_compiled": 0,
+    "bundles_reused": 0,
+}
+
+
+@cache
+def constant_tensor(value: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """A 0-D tensor with a number, on the card; one for each number."""
+    return torch.tensor(value, dtype=dtype).to(device)
+
+
+def spyre_constant_tensor(
+    value: Any, device: torch.device, dtype: torch.dtype = torch.float16
+) -> torch.Tensor:
+    """A 0-D device tensor."""
+    return constant_tensor(value, torch.device(device), dtype)
+
+
+# ---- Bundles ------------------------------------------------------------------------------------
+
+
+def bundle_root() -> Path:
+    """Where bundles are kept."""
+    return Path(cache_dir()) / "inductor-spyre"
+
+
+def bundle_directory(name: str, text: str, has_pool: bool) -> Path:
+    """Where the bundle of a kernel is, or will be."""
+    what = repr((text.strip(), has_pool, settings(), source_hash()))
+    key = hashlib.sha256(what.encode()).hexdigest()[:24]
+    return bundle_root() / f"{name[:80]}_{key}"
+
+
+def compile_text(name: str, text: str, has_pool: bool) -> str:
+    """The SpyreCode directory of a kernel; made when no earlier compilation left it."""
+    directory = bundle_directory(name, text, has_pool)
+    code = directory / "spyreCodeDir"
+    if (code / "spyrecode.json").is_file():
+        counters["bundles_reused"] += 1
+        debug.record_bundle(name, str(directory), "made earlier")
+        return str(code)
+    counters["bundles_compiled"] += 1
+    directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    start = time.perf_counter()
+    try:
+        write_bundle(text, work, has_pool)
+        backend.compile_bundle(
+            work, work / "spyreCodeDir", fuse=config.backend_fusion, pool=has_pool
+        )
+        _rename(work, directory)
+    except OSError:
+        raise  # the disk, not the bundle
+    except Exception as problem:  # whatever it is: say which operation and line it came from
+        raise debug.refuse_bundle(name, text, work, problem) from problem
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    seconds = time.perf_counter() - start
+    debug.record_bundle(name, str(directory), f"made in {seconds:.2f} s")
+    return str(code)
+
+
+def write_bundle(text: str, directory: Path, has_pool: bool) -> None:
+    """OpSpec text to SuperDSC files."""
+    from torch_spyre._inductor.codegen import bundle, validate
+    from torch_spyre._inductor.codegen.text import parse
+
+    specs = parse(text)
+    if config.validate:
+        for spec in specs:
+            validate.validate_op_spec(spec)
+    bundle.generate_bundle(
+        specs,
+        directory,
+        symbolic=config.symbolic_args,
+        has_pool=has_pool,
+        unroll_loops=config.unroll_loops,
+        k_fast=config.k_fast_emission,
+    )
+    (directory / "op_specs.py").write_text(text)
+
+
+def _rename(work: Path, directory: Path) -> None:
+    try:
+        os.rename(work, directory)
+    except OSError:
+        if not (directory / "spyreCodeDir" / "spyrecode.json").is_file():
+            shutil.rmtree(directory, ignore_errors=True)  # left over from something that died
+            os.rename(work, directory)
+        else:
+            shutil.rmtree(work, ignore_errors=True)  # another process was faster

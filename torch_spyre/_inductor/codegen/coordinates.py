@@ -1,0 +1,220 @@
+"""Index arithmetic on integers: what coordinates are made of.
+
+In: sympy expressions over iteration symbols (Inductor's FloorDiv and ModularIndexing included).
+Out: `Coordinate`, a sum of `Term`s and a constant, exact or refused with `Misaligned`. Everything
+between the OpSpec boundaries works on these; sympy is slow and only met when reading and writing.
+
+Example: `floor(Mod(c0, 50)/10) + 3` is Coordinate((Term(c0, den=10, mod=50),), const=3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import sympy
+
+
+class Misaligned(Exception):
+    """An access that one symbol per device axis cannot express; a copy in between helps."""
+
+    def __init__(self, coordinate: object, reason: str) -> None:
+        super().__init__(f"coordinate {coordinate}: {reason}")
+        self.coordinate = coordinate
+        self.reason = reason
+
+
+class Term(NamedTuple):
+    """num * (((var % base) % mod) // den); a modulus of 0 is absent.
+
+    `base` is there for the one case of two moduli that do not nest: a padded stick inside of a
+    flattened or repeated dimension, e.g. Mod(Mod(c0, 240), 64).
+    """
+
+    var: sympy.Expr
+    """An iteration symbol, or an IndirectAccess."""
+    num: int = 1
+    den: int = 1
+    mod: int = 0
+    base: int = 0
+
+
+class Coordinate(NamedTuple):
+    """A sum."""
+
+    terms: tuple[Term, ...] = ()
+    const: int = 0
+
+
+Ranges = tuple[tuple[sympy.Expr, int], ...]
+"""Sizes of symbols as a hashable value: `tuple(ranges.items())`."""
+
+UNBOUNDED = 1 << 62
+
+
+def digits_end(term: Term, ranges: Mapping[sympy.Expr, int]) -> int:
+    """The first value of `var % ...` that does not occur: the range, or the smallest modulus."""
+    end = ranges.get(term.var, UNBOUNDED)
+    if 0 < term.base < end:
+        end = term.base
+    if 0 < term.mod < end:
+        end = term.mod
+    return end
+
+
+def largest(term: Term, ranges: Mapping[sympy.Expr, int]) -> int:
+    """The largest value of the term, its factor not counted."""
+    return (digits_end(term, ranges) - 1) // term.den
+
+
+def largest_value(coordinate: Coordinate, ranges: Mapping[sympy.Expr, int]) -> int:
+    return coordinate.const + sum(t.num * largest(t, ranges) for t in coordinate.terms)
+
+
+# ---- Division with remainder ---------------------------------------------------------------------
+
+
+def divide(
+    value: Coordinate,
+    divisor: int,
+    ranges: Mapping[sympy.Expr, int],
+    allow_carry_of_constant: bool = False,
+) -> tuple[Coordinate, Coordinate]:
+    """Quotient and remainder of a sum, term by term. Raises Misaligned when they would need a carry
+    from one term into another, which no sum of terms can express."""
+    quotient: list[Term] = []
+    remainder: list[Term] = []
+    most = 0
+    for term in value.terms:
+        if term.num % divisor == 0:
+            quotient.append(term._replace(num=term.num // divisor))
+            continue
+        bound = term.num * largest(term, ranges)
+        if bound < divisor:
+            remainder.append(term)
+            most += bound
+        elif divisor % term.num:
+            raise Misaligned(to_expr(value), f"a step of {term.num} against a stride of {divisor}")
+        else:
+            quotient.append(term._replace(num=1, den=term.den * (divisor // term.num)))
+            rest = _modulo(term, divisor // term.num)
+            remainder.append(rest)
+            most += rest.num * largest(rest, ranges)
+    high, low = value.const // divisor, value.const % divisor
+    if most + low >= divisor and not (allow_carry_of_constant and most < divisor):
+        raise Misaligned(to_expr(value), f"sums carry over the stride {divisor}")
+    return Coordinate(tuple(quotient), high), Coordinate(tuple(remainder), low)
+
+
+def _modulo(term: Term, modulus: int) -> Term:
+    end = term.den * modulus
+    if term.mod == 0:
+        base = term.base
+    elif term.mod <= end:
+        return term
+    elif term.mod % end == 0:
+        base = term.base
+    elif term.base == 0:
+        base = term.mod
+    else:
+        raise Misaligned(to_expr(Coordinate((term,))), f"a third modulus, {end}")
+    return term._replace(mod=end, base=0 if base and base % end == 0 else base)
+
+
+# ---- From sympy ----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1 << 16)
+def parse(expr: sympy.Expr, ranges: Ranges) -> Coordinate:
+    """An integer expression as a sum of terms. Raises Misaligned."""
+    value, denominator = _parse(sympy.sympify(expr), dict(ranges))
+    if denominator != 1:
+        raise Misaligned(expr, "is not an integer")
+    return value
+
+
+def _parse(expr: sympy.Expr, ranges: dict[sympy.Expr, int]) -> tuple[Coordinate, int]:
+    """Numerators and the common denominator."""
+    if expr.is_Symbol:
+        if expr not in ranges:
+            raise Misaligned(expr, "is not a symbol of the iteration space")
+        return Coordinate((Term(expr),)), 1
+    if expr.is_Rational:
+        return Coordinate((), int(expr.p)), int(expr.q)
+    if expr.is_Mul:
+        return _parse_product(expr, ranges)
+    if expr.is_Add:
+        parts = [_parse(part, ranges) for part in expr.args]
+        common = math.lcm(*(q for _, q in parts))
+        return _sum([_scaled(value, common // q) for value, q in parts]), common
+    name = type(expr).__name__
+    if name == "IndirectAccess":
+        return Coordinate((Term(expr),)), 1
+    if name == "floor":
+        value, q = _parse(expr.args[0], ranges)
+        if len(value.terms) == 1 and value.const == 0 and value.terms[0].num == 1:
+            # Also when it is always 0: floor(c1/64) of 50 columns still says "whole sticks".
+            return Coordinate((value.terms[0]._replace(den=value.terms[0].den * q),)), 1
+        return divide(value, q, ranges)[0], 1
+    if name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing"):
+        value, q = _parse(expr.args[0], ranges)
+        numbers = expr.args[1:]
+        if q == 1 and all(n.is_Integer and n.is_positive for n in numbers):
+            if name in ("Mod", "PythonMod"):
+                return divide(value, int(numbers[0]), ranges)[1], 1
+            value = divide(value, int(numbers[0]), ranges)[0]
+            if name == "ModularIndexing":
+                value = divide(value, int(numbers[1]), ranges)[1]
+            return value, 1
+    raise Misaligned(expr, f"{name} is not an index expression")
+
+
+def _parse_product(expr: sympy.Expr, ranges: dict[sympy.Expr, int]) -> tuple[Coordinate, int]:
+    number, rest = expr.as_coeff_Mul(rational=True)
+    if rest.is_Mul:
+        raise Misaligned(expr, "is not linear")
+    value, q = _parse(rest, ranges)
+    p, q = int(number.p), int(number.q) * q
+    common = math.gcd(p, q)
+    return _scaled(value, p // common), q // common
+
+
+def _scaled(value: Coordinate, factor: int) -> Coordinate:
+    if factor == 1:
+        return value
+    return Coordinate(
+        tuple(t._replace(num=t.num * factor) for t in value.terms), value.const * factor
+    )
+
+
+def _sum(values: list[Coordinate]) -> Coordinate:
+    terms: dict[Term, int] = {}
+    for value in values:
+        for term in value.terms:
+            key = term._replace(num=1)
+            terms[key] = terms.get(key, 0) + term.num
+    return Coordinate(
+        tuple(key._replace(num=num) for key, num in terms.items() if num),
+        sum(value.const for value in values),
+    )
+
+
+# ---- To sympy ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1 << 16)
+def to_expr(coordinate: Coordinate) -> sympy.Expr:
+    """The one way to write it: `floor(c1/64)`, `Mod(c1, 64)`, `floor(Mod(c0, 50)/10)`."""
+    total: sympy.Expr = sympy.Integer(coordinate.const)
+    for term in coordinate.terms:
+        value = term.var
+        if term.base:
+            value = sympy.Mod(value, term.base)
+        if term.mod:
+            value = sympy.Mod(value, term.mod)
+        if term.den > 1:
+            value = sympy.floor(value / term.den)
+        total = total + term.num * value
+    return total

@@ -1,0 +1,84 @@
+"""Counted loops: how far each tensor's address moves per iteration, and loops written out.
+
+In: OpSpecs inside of LoopSpecs; the tensors keep their full device_size and the iteration space is
+that of one tile. Out: strides in bytes, or a flat list of operations.
+
+Example: rows of a [4, 128, 64] tensor in tiles of 32: 32 rows are 32 * 64 * 2 = 4096 bytes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch_spyre._inductor.codegen.access import Access, InvalidOpSpec, read_accesses
+from torch_spyre._inductor.op_spec import LoopSpec, OpSpec, UnimplementedOp
+
+
+def loop_strides(op: OpSpec, loop_counts: Sequence[int] = ()) -> list[tuple[int, ...]]:
+    """For each tensor the bytes that one iteration of each loop of `op.tiled_symbols` adds to its
+    address; all zeros become an empty tuple. Counts are those of all loops around."""
+    if not op.tiled_symbols:
+        return [()] * len(op.args)
+    depth = len(op.tiled_symbols)
+    counts = [1] * (depth - len(loop_counts)) + list(loop_counts)[-depth:]
+    # Tiles that each loop steps over: two loops over one symbol nest.
+    tiles = []
+    for level, symbol in enumerate(op.tiled_symbols):
+        step = 1
+        for inner in range(level + 1, depth):
+            if op.tiled_symbols[inner] == symbol:
+                step *= counts[inner]
+        tiles.append(step)
+    result = []
+    for number, access in enumerate(read_accesses(op)):
+        strides = tuple(
+            0 if access.arg.per_tile_fixed else n * _tile_bytes(op, number, access, symbol)
+            for n, symbol in zip(tiles, op.tiled_symbols)
+        )
+        result.append(strides if any(strides) else ())
+    return result
+
+
+def _tile_bytes(op: OpSpec, number: int, access: Access, symbol: object) -> int:
+    for axis in access.axes:
+        if axis.symbol == symbol and not axis.gathered:
+            size = op.iteration_space[axis.symbol][0]
+            if axis.sticks and size % access.eps:
+                place = f"operation {op.op}, tensor {number}"
+                raise InvalidOpSpec("tiles of whole sticks", place, size, f"n * {access.eps}")
+            return (size // access.eps if axis.sticks else size) * axis.step * access.word
+    return 0
+
+
+Spec = OpSpec | LoopSpec | UnimplementedOp
+
+
+def unroll(specs: Sequence[Spec]) -> list[OpSpec | UnimplementedOp]:
+    """The operations one after the other, without loops."""
+    return _unroll(specs, [], [])
+
+
+def _unroll(
+    specs: Sequence[Spec], counts: list[int], counters: list[int]
+) -> list[OpSpec | UnimplementedOp]:
+    flat: list[OpSpec | UnimplementedOp] = []
+    for spec in specs:
+        if isinstance(spec, LoopSpec):
+            for counter in range(spec.count):
+                flat += _unroll(spec.body, [*counts, spec.count], [*counters, counter])
+        elif isinstance(spec, OpSpec) and spec.tiled_symbols:
+            flat.append(_at(spec, counts, counters))
+        else:
+            flat.append(spec)
+    return flat
+
+
+def _at(op: OpSpec, counts: list[int], counters: list[int]) -> OpSpec:
+    """One iteration of an operation."""
+    args = []
+    for arg, strides in zip(op.args, loop_strides(op, counts)):
+        moved = sum(s * n for s, n in zip(strides, counters[len(counters) - len(strides) :]))
+        allocation = {space: at + moved for space, at in arg.allocation.items()}
+        args.append(replace(arg, allocation=allocation))
+    return replace(op, args=args, tiled_symbols=[])

@@ -1,0 +1,69 @@
+"""Settings of the compiler, in the manner of Inductor's: environment variables are read here only.
+
+    from torch_spyre._inductor import config
+    with config.patch(cores=4): ...
+
+Every value is part of the key of Inductor's caches.
+"""
+
+import os as _os
+import sys as _sys
+
+from torch.utils._config_module import install_config_module as _install
+
+from torch_spyre import hardware as _hardware
+
+
+def _flag(name: str, default: bool) -> bool:
+    value = _os.environ.get(name, "").strip().lower()
+    if value == "":
+        return default
+    if value in ("0", "false", "off"):
+        return False
+    if value in ("1", "true", "on"):
+        return True
+    raise ValueError(f"invalid {name} value '{value}': expected 0 or 1")
+
+
+def _number(name: str, default: int, low: int, high: int) -> int:
+    text = _os.environ.get(name, "").strip()
+    if text == "":
+        return default
+    if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
+        raise ValueError(f"invalid {name} value '{text}': expected {low} to {high}")
+    return int(text)
+
+
+# SENCORES: cores over which work is divided.
+cores: int = _number("SENCORES", _hardware.CARD.cores, 1, _hardware.CARD.cores)
+
+# BUNDLE_SYMBOLIC_ARGS: addresses in bundles are symbols, bound at launch. 0: numbers in segments of
+# 16 GiB, which allow 7 tensors a bundle.
+symbolic_args: bool = _flag("BUNDLE_SYMBOLIC_ARGS", True)
+
+# SPYRE_CORE_ID_K_FAST_EMISSION: cores that share a result have neighbouring numbers.
+k_fast_emission: bool = _flag("SPYRE_CORE_ID_K_FAST_EMISSION", True)
+
+# UNROLL_LOOPS: loops in bundles are written out. 0: as scf.for.
+unroll_loops: bool = _flag("UNROLL_LOOPS", True)
+
+# SPYRE_INDUCTOR_ENABLE_FUSION: several operations in one bundle, and in one launch.
+enable_fusion: bool = _flag("SPYRE_INDUCTOR_ENABLE_FUSION", True)
+
+# SPYRE_BACKEND_FUSION: the back-end chains operations whose intermediates die. 0: one step each.
+backend_fusion: bool = _flag("SPYRE_BACKEND_FUSION", True)
+
+# SPYRE_INDUCTOR_MEMORY_PLAN: intermediates share one pool. 0: each its own place in it.
+memory_plan: bool = _flag("SPYRE_INDUCTOR_MEMORY_PLAN", True)
+
+# GLOBAL_STICK_OPTIMIZER: choose layouts for the whole graph at once. 0: operation by operation.
+global_stick_optimizer: bool = _flag("GLOBAL_STICK_OPTIMIZER", True)
+stick_beam_width: int = 64
+
+# SPYRE_VALIDATE: check every OpSpec and every SuperDSC before it is used.
+validate: bool = _flag("SPYRE_VALIDATE", False)
+
+# Largest tensor, in elements, that is computed while compiling because it depends on nothing.
+max_folded_elements: int = 1 << 24
+
+_install(_sys.modules[__name__])

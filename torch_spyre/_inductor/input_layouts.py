@@ -1,0 +1,117 @@
+"""Layouts of the tensors that a graph is called with.
+
+FakeTensors carry no layout, so layouts are read from the real tensors where Dynamo hands the graph
+over, and found again by the storage: the fake of a real tensor, and every alias of it that tracing
+makes, share one fake storage. The layouts of a compilation are part of the key of the caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor.virtualized import V
+
+from torch_spyre import _C
+from torch_spyre._C import SpyreTensorLayout
+from torch_spyre._inductor.graph import Buffer
+from torch_spyre.constants import DEVICE_NAME
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The layout of a storage and the shape it was made for."""
+
+    layout: SpyreTensorLayout
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    static: bool = False
+    """It is a parameter."""
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.by_storage: dict[int, Placement] = {}
+        self.key: tuple[str, ...] = ()
+        self.fakes: list[torch.Tensor] = []
+        """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""
+
+
+_current = _Current()
+
+
+def read_placement(tensor: torch.Tensor) -> Placement | None:
+    """The placement of a real tensor's storage; None when it has none."""
+    found = _C._get_placement(tensor)
+    if found is None:
+        return None
+    layout, size, stride = found
+    return Placement(layout, tuple(size), tuple(stride), isinstance(tensor, torch.nn.Parameter))
+
+
+@contextlib.contextmanager
+def recording(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """Know the layouts of these tensors while a graph is compiled."""
+    saved = (_current.by_storage, _current.key, _current.fakes)
+    _current.by_storage, _current.fakes = {}, []
+    key = []
+    try:
+        mode = torch._guards.detect_fake_mode(example_inputs)
+        for tensor in example_inputs:
+            if not isinstance(tensor, torch.Tensor) or tensor.device.type != DEVICE_NAME:
+                continue
+            if isinstance(tensor, torch._subclasses.FakeTensor):
+                continue
+            placement = read_placement(tensor)
+            key.append(f"{placement} {tensor.storage_offset()}")
+            if mode is None or placement is None or tensor.storage_offset() != 0:
+                continue
+            fake = mode.from_tensor(tensor, static_shapes=None)
+            _current.fakes.append(fake)
+            _current.by_storage[_storage_key(fake)] = placement
+        _current.key = tuple(key)
+        yield
+    finally:
+        _current.by_storage, _current.key, _current.fakes = saved
+
+
+def current_key() -> tuple[str, ...]:
+    """The layouts of this compilation, for the keys of caches."""
+    return _current.key
+
+
+def _storage_key(fake: torch.Tensor) -> int:
+    return fake.untyped_storage()._cdata
+
+
+def place_input(buffer: Buffer) -> None:
+    """Give a graph input the layout of the real tensor, if it is known and begins its storage."""
+    for node in V.graph.module.graph.find_nodes(op="placeholder"):
+        if node.name == buffer.name or node.target == buffer.name:
+            value = node.meta.get("val")
+            break
+    else:
+        return
+    if not isinstance(value, torch.Tensor):
+        return
+    placement = _current.by_storage.get(_storage_key(value))
+    if placement is not None and value.storage_offset() == 0:
+        _take(buffer, placement)
+
+
+def place_real(buffer: Buffer, tensor: torch.Tensor) -> None:
+    """Give a constant of the graph the layout it has."""
+    placement = read_placement(tensor) if tensor.device.type == DEVICE_NAME else None
+    if placement is not None:
+        _take(buffer, placement)
+
+
+def _take(buffer: Buffer, placement: Placement) -> None:
+    buffer.layout = placement.layout
+    buffer.static = placement.static
+    if (placement.size, placement.stride) != (buffer.size, buffer.stride):
+        buffer.placed = (placement.size, placement.stride)

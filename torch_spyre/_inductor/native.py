@@ -1,0 +1,164 @@
+"""Which nodes the card can do; what it cannot do becomes a fallback step inside of the graph."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+
+from torch_spyre._inductor.accesses import linear_index
+from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
+from torch_spyre._inductor.graph import Access, Buffer, Operation, Origin, contiguous_strides
+from torch_spyre._inductor.needs import gather_sticks
+from torch_spyre._inductor.origins import is_view, origin_of
+from torch_spyre._inductor.splitting import Splitter
+from torch_spyre._inductor.spyre_kernel import NATIVE_TYPES
+from torch_spyre._inductor.tracing import static_size, trace
+from torch_spyre.constants import DEVICE_NAME
+
+aten = torch.ops.aten
+
+# Their lowerings write through index tensors, which the card has no operation for.
+_SCATTERS = ("index_put", "scatter", "index_add", "index_copy", "masked_scatter", "index_fill")
+
+
+def never(target: torch._ops.OpOverload) -> str:
+    """Why an operation is not even tried; empty for the others."""
+    name = target._schema.name.split("::")[1]
+    if target.namespace == "aten" and name.strip("_").startswith(_SCATTERS):
+        return "the card has no indirect stores"
+    return ""
+
+
+def check(operation: Any) -> None:
+    """Raise Unsupported unless the card can do a node of LoopLevelIR."""
+    if not isinstance(operation, ir.ComputedBuffer):
+        return
+    device = operation.get_device()
+    if device is None or device.type != DEVICE_NAME:
+        return
+    dtype = operation.get_dtype()
+    if dtype not in NATIVE_TYPES:
+        raise UnsupportedType(f"{dtype} tensors do not have a form on the card")
+    if isinstance(operation.data, ir.Scatter):
+        raise NoOpFunc("the card has no indirect stores")
+    with mock.patch.object(ir.FlexibleLayout, "allow_indexing", True):  # as Inductor does
+        body = trace(operation)
+    splitter = Splitter(_stand_in, {}, Origin("", "", ""), "check")
+    size = tuple(body.ranges)
+    output = Buffer("out", size, contiguous_strides(size), dtype)
+    for op in splitter.split(body, Access(output, output.index(body.variables)), {}):
+        ranges = dict(op.ranges)
+        for symbol in op.gather:
+            ranges[symbol] = 2
+        if len(op.gather) > 1:
+            raise NoOpFunc("the card gathers along one dimension")
+        if op.gather:
+            _check_gather(op)
+        for access in op.inputs:
+            if any(a.coefficient < 0 for a in linear_index(access.index, ranges).atoms):
+                raise NoOpFunc("the card does not walk backwards over a tensor")
+
+
+# A table whose single elements are gathered gets a stick for each of them: 64 MB and no more.
+_MAX_ELEMENT_TABLE = 1 << 19
+
+
+def _check_gather(op: Operation) -> None:
+    """Whole rows of a whole table, the same for all lanes; the host does the rest."""
+    (access,) = op.inputs
+    (symbol, rows), *_ = op.gather.items()
+    own = access.index.free_symbols - {symbol}
+    if rows.index.free_symbols & own:
+        raise NoOpFunc("the card gathers the same row for all that is not gathered")
+    table = access.buffer
+    ranges = {**op.ranges, symbol: op.info["rows"][symbol]}
+    linear = linear_index(access.index, ranges)
+    shape = {s: n for n, s in zip(table.size, table.stride, strict=True) if n > 1}
+    moves = {a.coefficient: a.size for a in linear.atoms if a.plain}
+    if linear.offset or moves != shape or len(moves) != len(linear.atoms):
+        raise NoOpFunc("the card gathers from whole tensors, not from views of them")
+    if not gather_sticks(op) and table.elements > _MAX_ELEMENT_TABLE:
+        raise NoOpFunc(
+            f"single elements of a table of {table.elements} are gathered; the card moves whole "
+            f"sticks, and a stick for each element is too much"
+        )
+
+
+def _stand_in(name: str) -> tuple[Buffer, int]:
+    return _buffer_of(name), 0
+
+
+def _buffer_of(name: str) -> Buffer:
+    node = V.graph.try_get_buffer(name)
+    if node is None:
+        tensor = V.graph.constants[name]
+        return Buffer(name, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+    layout = node.data.get_layout() if isinstance(node, ir.TensorBox) else node.get_layout()
+    size = tuple(static_size(s) for s in layout.size)
+    return Buffer(name, size, tuple(static_size(s) for s in layout.stride), layout.dtype)
+
+
+# ---- Steps that the host does -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A step of the host code that the card does not do."""
+
+    op: str
+    reason: str
+    source: str
+    """Line of the user's program."""
+    shapes: tuple[str, ...]
+    """Of the inputs."""
+    kernels_before: int
+    """How many kernels of the graph come before it."""
+
+
+# By the name of the operation of LoopLevelIR, which is unique in a graph.
+_reasons: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+
+
+def note_fallback(graph: Any, first: int, reason: str) -> None:
+    """Remember why the operations of a graph from `first` on are steps of the host."""
+    known = _reasons.setdefault(graph, {})
+    for operation in graph.operations[first:]:
+        known[operation.get_operation_name()] = reason
+
+
+def host_step(graph: Any, node: Any, kernels_before: int) -> HostStep | None:
+    """What a node outside of the kernels does on the host; None for views and transfers."""
+    op = getattr(node, "op_overload", None)
+    if not isinstance(op, torch._ops.OpOverload) or isinstance(node, ir.MultiOutput):
+        return None
+    if not _touches_spyre(node) or is_view(op):
+        return None
+    reason = _reasons.get(graph, {}).get(node.get_operation_name(), "") or _usual_reason(op)
+    shapes = tuple(s for s in map(_shape_of, node.inputs) if s)
+    return HostStep(str(op), reason, origin_of(node).source, shapes, kernels_before)
+
+
+def _touches_spyre(node: Any) -> bool:
+    devices = [node.get_device()]
+    devices += [x.get_device() for x in node.inputs if hasattr(x, "get_device")]
+    return any(d is not None and d.type == DEVICE_NAME for d in devices)
+
+
+def _usual_reason(op: torch._ops.OpOverload) -> str:
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return "random numbers are those of eager PyTorch"
+    return "there is no lowering of it for the card"
+
+
+def _shape_of(node: Any) -> str:
+    try:
+        size = [static_size(s) for s in node.get_size()]
+    except (AttributeError, NotImplementedError):
+        return ""
+    return "x".join(map(str, size)) or "scalar"

@@ -1,0 +1,147 @@
+"""Changes to Inductor's own functions; the only place where we make any.
+
+Each says which hook is missing (torch 2.13). None does anything for graphs without spyre tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._inductor import ir
+from torch._inductor.graph import GraphLowering
+from torch._inductor.lowering import fallback_handler, lowerings
+from torch._inductor.virtualized import V
+
+from torch_spyre._inductor import lowering, native
+from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.logs import get_logger
+
+_log = get_logger("spyre.inductor.lowering")
+
+
+def apply() -> None:
+    """Install all of them."""
+    _realise_every_operation()
+    _leave_scaled_softmax_alone()
+
+
+# -- GraphLowering.call_function: no hook after the lowering of a node -----------------------------
+# One OpFunc per node means that nothing may be inlined into its consumers, and a node that the card
+# cannot do must become a fallback while its ATen operation is still known.
+
+
+def _realise_every_operation() -> None:
+    stock = GraphLowering.call_function
+
+    @functools.wraps(stock)
+    def call_function(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
+        if not lowering.has_spyre(args, kwargs) or not isinstance(target, torch._ops.OpOverload):
+            return stock(self, target, args, kwargs)
+        with _folded_constants_allowed():
+            return lower_for_spyre(self, target, args, kwargs)
+
+    def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
+        if native.never(target):
+            return _fall_back(self, target, args, kwargs, native.never(target))
+        mark = _Mark(self)
+        lowering.refused.clear()
+        try:
+            # An operation that Inductor always decomposes has no stock lowering to be gated.
+            result = lowering.lower(target, args, kwargs) if lowering.is_native(target) else None
+            if result is None and lowering.is_native(target) and target not in lowerings:
+                raise NoOpFunc(f"the card has no {target} for these types")
+            if result is None:
+                result = stock(self, target, args, kwargs)
+            _realise(result)
+            mark.check()
+        except Unsupported as problem:
+            reason = problem.what
+        except torch._inductor.exc.LoweringException:
+            if not lowering.refused:
+                raise
+            reason = lowering.refused[-1].what
+        else:
+            return result
+        mark.undo()
+        return _fall_back(self, target, args, kwargs, reason)
+
+    GraphLowering.call_function = call_function
+
+
+def _folded_constants_allowed() -> Any:
+    """A fallback runs its operation on fakes; constants from fold_constants are real tensors."""
+    return mock.patch.object(V.fake_mode, "allow_non_fake_inputs", True)
+
+
+def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
+    _log.debug("%s is left to the host: %s", target, reason)
+    first = len(graph.operations)
+    result = fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)
+    native.note_fallback(graph, first, reason)
+    return result
+
+
+class _Mark:
+    """How far a graph has come, to look at what a lowering added and to take it back."""
+
+    def __init__(self, graph: GraphLowering) -> None:
+        self.graph = graph
+        self.operations = len(graph.operations)
+        self.buffers = len(graph.buffers)
+
+    def check(self) -> None:
+        """Raise Unsupported if something was added that the card cannot do."""
+        for operation in self.graph.operations[self.operations :]:
+            native.check(operation)
+
+    def undo(self) -> None:
+        """Forget what was added."""
+        graph = self.graph
+        for operation in graph.operations[self.operations :]:
+            graph.name_to_op.pop(operation.get_operation_name(), None)
+        for buffer in graph.buffers[self.buffers :]:
+            graph.name_to_buffer.pop(buffer.get_name(), None)
+        del graph.operations[self.operations :]
+        del graph.buffers[self.buffers :]
+
+
+def _realise(result: Any) -> None:
+    for leaf in torch.utils._pytree.tree_leaves(
+        result, is_leaf=lambda x: isinstance(x, ir.TensorBox)
+    ):
+        if isinstance(leaf, ir.TensorBox) and not _is_number(leaf):
+            leaf.realize()
+
+
+def _is_number(box: ir.TensorBox) -> bool:
+    """A tensor of one value that no one has stored yet: its users take it as a constant."""
+    data = box.data
+    while isinstance(data, (ir.BaseView, ir.StorageBox)):
+        data = data.data
+    return isinstance(data, ir.Pointwise) and data.num_reads() == 0
+
+
+# -- fx_passes.joint_graph: no option for a single pattern -----------------------------------------
+# softmax(x * number) becomes a dozen operations that take the largest value before the scaling.
+# Loops that are fused hide that; here each is an operation of the card.
+# Fails when it can go: test_a_scaled_softmax_is_six_operations.
+
+
+def _leave_scaled_softmax_alone() -> None:
+    from torch._inductor.fx_passes import joint_graph
+
+    stock = joint_graph._other_is_broadcasted_in_dim
+
+    def check(match: Any) -> bool:
+        value = match.output_node().meta["val"]
+        return value.device.type != DEVICE_NAME and stock(match)
+
+    for patterns in joint_graph.pass_patterns:
+        for entries in patterns.patterns.values():
+            for entry in entries:
+                if entry.extra_check is stock:
+                    entry.extra_check = check

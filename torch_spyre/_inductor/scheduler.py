@@ -1,0 +1,92 @@
+"""Inductor's scheduling for `spyre`: no loop fusion; consecutive nodes become one kernel.
+
+The scheduler hands over node by node. The first one makes the plan of the whole graph; a kernel is
+written when its last node has come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling
+from torch._inductor.utils import get_fused_kernel_name, sympy_product
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from torch_spyre._inductor import async_compile, debug
+from torch_spyre._inductor.plan import GraphPlan, Kernel, make_plan
+
+
+def plan_of(scheduler: Any) -> GraphPlan:
+    """The plan of the graph that a scheduler has; made on first use.
+
+    It is kept on the scheduler: a plan refers to its nodes, and those to the scheduler, so a table
+    beside it would keep both alive for ever.
+    """
+    plan: GraphPlan | None = getattr(scheduler, "_spyre_plan", None)
+    if plan is None:
+        plan = scheduler._spyre_plan = make_plan(scheduler)
+        V.graph.removed_buffers |= OrderedSet(sorted(plan.internal))
+        debug.record_plan(plan)
+    return plan
+
+
+class SpyreScheduling(BaseScheduling):
+    """Turns scheduler nodes into calls of SuperDSC kernels."""
+
+    def group_fn(self, sizes: Any) -> Any:
+        return tuple(V.graph.sizevars.simplify(sympy_product(s)) for s in sizes)
+
+    def get_backend_features(self, device: torch.device) -> OrderedSet[Any]:
+        return OrderedSet()
+
+    def can_fuse_vertical(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
+        return False
+
+    def can_fuse_horizontal(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
+        return False
+
+    def codegen_node(self, node: Any) -> None:
+        """Called for each node in order."""
+        assert self.scheduler is not None
+        plan = plan_of(self.scheduler)
+        for snode in node.get_nodes():
+            snode.mark_run()
+        kernel = plan.kernel_of[node.get_name()]
+        if kernel.nodes[-1] is node:
+            self._write(plan, kernel)
+            self.scheduler.free_buffers()
+
+    def _write(self, plan: GraphPlan, kernel: Kernel) -> None:
+        wrapper = V.graph.wrapper_code
+        if not kernel.operations:
+            return
+        text = kernel.text()
+        source = (text, _signature(plan, kernel))
+        name = wrapper.src_to_kernel.get(source)
+        if name is None:
+            fused = get_fused_kernel_name(kernel.nodes, "original_aten")
+            name = f"sdsc_{fused}_{wrapper.next_kernel_suffix()}"
+            wrapper.src_to_kernel[source] = name
+            wrapper.define_spyre_kernel(name, text, kernel)
+        comment = f"{len(kernel.operations)} operations, {kernel.pool_bytes} bytes of pool"
+        wrapper.call_spyre_kernel(name, kernel, plan.pool_bytes, comment)
+        plan.names[id(kernel)] = name
+        bundle = async_compile.bundle_directory(name, text, kernel.pool_bytes > 0)
+        debug.record_kernel(name, kernel, text, str(bundle))
+
+    def codegen_sync(self) -> None:
+        V.graph.wrapper_code.writeline("torch.spyre.synchronize()")
+
+    def flush(self) -> None:
+        return None
+
+    def ready_to_flush(self) -> bool:
+        return False
+
+
+def _signature(plan: GraphPlan, kernel: Kernel) -> str:
+    specs = [(b.layout, b.size, b.stride, b.placed, b.written) for b in kernel.arguments]
+    constants = [(b.value, str(b.dtype)) for b in kernel.constants]
+    return repr((specs, constants, kernel.pool_bytes))

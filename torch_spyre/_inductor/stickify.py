@@ -1,0 +1,150 @@
+"""Layouts: on which dimension each buffer has its sticks, and the copies where that does not suit.
+
+In: operations over buffers, some of which have layouts (inputs, results of fallbacks). Out: a
+layout
+for every buffer, and a list of operations in which every access can be written as coordinates:
+restickify and relayout operations are inserted where a buffer is wanted in another form.
+
+1. candidates   for each buffer without a layout: the sticks that its producer could give it
+2. choose       the assignment over the whole graph that moves the fewest elements (beam search)
+3. insert       copies for the accesses that still do not fit, shared between their users
+
+The cost of an operation is the number of elements that must be copied before (or after) it can run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch_spyre._C import ElementArrangement, SpyreTensorLayout
+from torch_spyre._inductor import config
+from torch_spyre._inductor.copies import Copies, Restickify
+from torch_spyre._inductor.errors import located
+from torch_spyre._inductor.graph import Buffer, Operation
+from torch_spyre._inductor.layouts import SPARSE, WIDENED, layout_of
+from torch_spyre._inductor.needs import Assignment, cost, keeps_order
+from torch_spyre.logs import get_logger
+
+_log = get_logger("spyre.inductor.stickify")
+
+
+def stickify(
+    operations: list[Operation], outputs: set[Buffer], starts: set[int]
+) -> tuple[list[Operation], list[Restickify]]:
+    """Choose layouts for all buffers and insert the copies that remain.
+
+    `starts` are the indices at which kernels begin: copies are not shared across them.
+    """
+    choose(operations, outputs)
+    copies = Copies()
+    for i, op in enumerate(operations):
+        if i in starts:
+            copies.forget()
+        copies.add(op)
+    for entry in copies.restickifies:
+        _log.info(
+            "restickify %s (%d elements) for %s: %s; %s -> %s", entry.buffer, entry.elements,
+            entry.operation, entry.reason, entry.source_layout, entry.target_layout,
+        )  # fmt: skip
+    return copies.operations, copies.restickifies
+
+
+# ---- Choosing -----------------------------------------------------------------------------------
+
+
+@located
+def candidates(op: Operation, widened: bool = False) -> list[SpyreTensorLayout]:
+    """Layouts that the output of an operation could have, the plain one first.
+
+    `widened`: its lanes may be in the order that the cast from 16 bits leaves.
+    """
+    buffer = op.output.buffer
+    if op.opfunc == "exx2":
+        return [
+            layout_of(buffer.size, buffer.stride, buffer.dtype, SPARSE, ElementArrangement.EXX2)
+        ]
+    dims = [d for d in range(len(buffer.size) - 1, -1, -1) if buffer.size[d] > 1]
+    if op.kind == "topk":  # lanes are compared with their own kind: the stick is another dimension
+        place = op.info["k_symbol"]
+        lanes = [v for v in op.kept if v != place]
+        dims = [d for d in dims if any(op.output.index.coeff(v) == buffer.stride[d] for v in lanes)]
+        return [layout_of(buffer.size, buffer.stride, buffer.dtype, d) for d in dims]
+    made = [layout_of(buffer.size, buffer.stride, buffer.dtype, d) for d in dims]
+    if widened:
+        ordered = [layout_of(buffer.size, buffer.stride, buffer.dtype, d, WIDENED) for d in dims]
+        made = ordered if op.opfunc == "dl16tofp32" else ordered + made
+    made.append(layout_of(buffer.size, buffer.stride, buffer.dtype, SPARSE))
+    if not dims and buffer.size:
+        made.insert(0, layout_of(buffer.size, buffer.stride, buffer.dtype, len(buffer.size) - 1))
+    if not buffer.size:
+        made = made[-1:]
+    return made
+
+
+@dataclass
+class _State:
+    cost: float
+    live: Assignment
+    chain: tuple[_State | None, Buffer | None, SpyreTensorLayout | None] = (None, None, None)
+
+
+def choose(operations: list[Operation], outputs: set[Buffer]) -> None:
+    """Give every buffer a layout: the assignment that moves the fewest elements."""
+    last_use: dict[Buffer, int] = {}
+    for i, op in enumerate(operations):
+        for access in (*op.inputs, op.output, *op.gather.values()):
+            last_use[access.buffer] = i
+    widened = _widened_buffers(operations)
+    width = config.stick_beam_width if config.global_stick_optimizer else 1
+    states = [_State(0.0, {})]
+    for i, op in enumerate(operations):
+        buffer = op.output.buffer
+        following: dict[tuple[SpyreTensorLayout, ...], _State] = {}
+        options: list[SpyreTensorLayout | None] = [None]
+        if buffer.layout is None and buffer not in states[0].live:
+            options = list(candidates(op, buffer in widened))
+        for state in states:
+            for rank, option in enumerate(options):
+                live = dict(state.live)
+                price = state.cost
+                if option is not None:
+                    live[buffer] = option
+                    price += _preference(op, option, rank, buffer in outputs)
+                price += cost(op, live)
+                chain = state.chain if option is None else (state, buffer, option)
+                for used in {a.buffer for a in (*op.inputs, op.output)}:
+                    if last_use[used] == i and used not in outputs:
+                        live.pop(used, None)
+                key = tuple(live.values())
+                known = following.get(key)
+                if known is None or price < known.cost:
+                    following[key] = _State(price, live, chain)
+        states = sorted(following.values(), key=lambda s: s.cost)[:width]
+    _commit(states[0])
+
+
+def _widened_buffers(operations: list[Operation]) -> set[Buffer]:
+    """Buffers that a cast from 16 bits reaches through operations that work lane by lane."""
+    reached: set[Buffer] = set()
+    for op in operations:
+        from_cast = op.opfunc == "dl16tofp32"
+        if from_cast or (keeps_order(op) and any(a.buffer in reached for a in op.inputs)):
+            reached.add(op.output.buffer)
+    return reached
+
+
+def _preference(op: Operation, option: SpyreTensorLayout, rank: int, is_output: bool) -> float:
+    """Between equal costs: plain layouts, small ones, and plain ones above all for outputs."""
+    size = math.prod(option.device_size)
+    waste = size - op.output.buffer.elements
+    weight = 0.25 if is_output else 1e-3
+    return waste * 0.02 + rank * weight
+
+
+def _commit(state: _State | None) -> None:
+    while state is not None:
+        previous, buffer, layout = state.chain
+        if buffer is not None and buffer.layout is None:
+            buffer.layout = layout
+        state = previous

@@ -1,0 +1,96 @@
+"""How a graph with spyre tensors gets to our compiler, with plain `torch.compile` too.
+
+Inductor's own way for a new device (`torch.spyre.Scheduling`) comes too late to see the real
+tensors
+of a graph and to set options for it, so `compile_fx` is wrapped where Dynamo looks it up: a graph
+without spyre tensors goes through untouched, the others load `torch_spyre._inductor` first.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.import_hooks import after_import
+
+
+def register_when_needed() -> None:
+    """Wrap compile_fx when Inductor is imported; offer backend="spyre" when Dynamo is."""
+    after_import("torch._inductor.compile_fx", _wrap_compile_fx)
+    after_import("torch._dynamo.backends.registry", _offer_backend)
+    setattr(torch.ops, DEVICE_NAME, _CustomOps(DEVICE_NAME))
+
+
+class _CustomOps(torch._ops._OpNamespace):
+    """`torch.ops.spyre`: the custom operators are defined when one is asked for first."""
+
+    __module__ = "torch._ops"  # operators are pickled by the module of their namespace
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_"):
+                raise
+            import torch_spyre._inductor.customops  # noqa: F401
+
+            return super().__getattr__(name)
+
+
+def uses_spyre(graph: Any, example_inputs: Sequence[Any]) -> bool:
+    """Whether a graph has spyre tensors among its inputs or makes some."""
+    for value in example_inputs:
+        if isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME:
+            return True
+    if not isinstance(graph, torch.fx.GraphModule):
+        return False
+    for node in graph.graph.nodes:
+        value = node.meta.get("val", node.meta.get("example_value"))
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(v, torch.Tensor) and v.device.type == DEVICE_NAME for v in values):
+            return True
+    return False
+
+
+class _Inside(threading.local):
+    compile_fx = False
+
+
+_inside = _Inside()
+
+
+def _wrap_compile_fx(module: Any) -> None:
+    stock = module.compile_fx
+
+    @functools.wraps(stock)
+    def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
+        # compile_fx calls itself to apply options.
+        if _inside.compile_fx or not uses_spyre(model_, example_inputs_):
+            return stock(model_, example_inputs_, *args, **kwargs)
+        from torch_spyre import _inductor
+
+        _inside.compile_fx = True
+        try:
+            return _inductor.compile_fx(stock, model_, example_inputs_, *args, **kwargs)
+        finally:
+            _inside.compile_fx = False
+
+    module.compile_fx = compile_fx
+
+
+def _offer_backend(registry: Any) -> None:
+    def spyre(gm: Any, example_inputs: Any, *, mode: str | None = None, options: Any = None) -> Any:
+        """torch.compile(f, backend="spyre"): Inductor, with the same options."""
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
+
+        patches = dict(list_mode_options(mode)) if mode else {}
+        patches.update(options or {})
+        return compile_fx(gm, example_inputs, config_patches=patches or None)
+
+    registry.register_backend(spyre, name=DEVICE_NAME)
