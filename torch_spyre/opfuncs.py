@@ -27,7 +27,7 @@ ANY = (FP16, FP32, INT32)
 
 # Opcodes of the tile machine; csrc/card/tile.h has the same numbers (a test compares them).
 TILE_OPCODES: dict[str, int] = {
-    "load": 0, "store": 1, "round": 2,
+    "load": 0, "store": 1, "round": 2, "spread": 3,
     "abs": 10, "neg": 11, "exp": 12, "log": 13, "sqrt": 14, "rsqrt": 15, "reciprocal": 16,
     "sigmoid": 17, "tanh": 18, "silu": 19, "gelu": 20, "gelu_tanh": 21, "relu": 22, "floor": 23,
     "ceil": 24, "trunc": 25, "round_even": 26, "sin": 27, "cos": 28, "erf": 29, "log1p": 30,
@@ -39,6 +39,8 @@ TILE_OPCODES: dict[str, int] = {
     "int_abs": 80, "int_neg": 81, "int_add": 82, "int_sub": 83, "int_mul": 84, "int_max": 85,
     "int_min": 86, "int_eq": 87, "int_ne": 88, "int_lt": 89, "int_le": 90, "int_gt": 91,
     "int_ge": 92,
+    "short_exp": 100, "short_sigmoid": 101, "short_tanh": 102, "short_silu": 103,
+    "short_gelu": 104, "short_gelu_tanh": 105,
 }  # fmt: skip
 
 

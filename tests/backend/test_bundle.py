@@ -12,7 +12,7 @@ import pytest
 
 import torch_spyre._C as _C
 from tests.backend.make_bundle import FP16, FP32, INT32, LX, POOL, Repeat, T, op, write_bundle
-from torch_spyre.backend import BundleError, read_bundle
+from torch_spyre.backend import BundleError, mlir, read_bundle
 from torch_spyre.backend.formats import ARRANGEMENTS, FORMATS
 from torch_spyre.backend.reader import decode
 from torch_spyre.backend.steps import Address, Space
@@ -54,6 +54,16 @@ def test_equal_operations_are_equal_values(tmp_path):
     first, second = read_bundle(write_bundle(tmp_path, operations)).operations()
     assert first.sdsc == second.sdsc and hash(first.sdsc) == hash(second.sdsc)
     assert first.addresses != second.addresses
+
+
+def test_a_bundle_read_by_lines_is_that_of_the_grammar():
+    text = (HANDWRITTEN / "bundle.mlir").read_text()
+    by_lines = mlir._parse_lines(text)
+    assert by_lines is not None
+    assert by_lines == mlir._Parser(text, "bundle.mlir").parse()
+    other = text.replace(" = ", "  =  ")  # the same program, in another form
+    assert mlir._parse_lines(other) is None
+    assert mlir.parse_bundle_mlir(other) == by_lines
 
 
 def test_concrete_addresses_name_arguments_by_their_segment(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -449,6 +450,19 @@ def test_matmul_with_a_padded_depth(tmp_path, k: int, fmt: str):
     compare(found, product(x, y), 8e-3 if fmt == FP16 else 1e-4)
 
 
+@pytest.mark.parametrize("n, split", [(1, 1), (32, 1), (100, 2)])
+@pytest.mark.parametrize("rows", [1, 4, 40])
+def test_matmul_with_padded_columns(tmp_path, n: int, split: int, rows: int):
+    x, y = values((rows, 128)), values((128, n))
+    padded = sticks(n)
+    operation = op(
+        "batchmatmul", {"mb": rows, "out": padded, "in": 128}, [X, Y], Z,
+        splits={"out": split}, masks={"out": (n, padded - n)},
+    )  # fmt: skip
+    found = run(tmp_path, [operation], x, y, torch.zeros((rows, n)).half())[2]
+    compare(found / 11, product(x, y) / 11)
+
+
 def test_batches_and_a_shared_weight(tmp_path):
     x, y, w = values((3, 8, 128)), values((3, 128, 64)), values((128, 64))
     sizes = {"x": 3, "mb": 8, "out": 64, "in": 128}
@@ -477,7 +491,7 @@ def test_fp8_matmul(tmp_path):
     compare(found, product(x.float(), y.float()), 8e-3)
 
 
-# ---- gather and topk -----------------------------------------------------------------------------
+# ---- gather, scatter and topk -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -495,6 +509,22 @@ def test_gather_of_rows(tmp_path, count: int, split: int):
     operation = op("identity", sizes, [value], ROWS.at(2), splits={"mb": split}, index=rows)
     found = run(tmp_path, [operation], index, table, torch.zeros((count, 128)).half())[2]
     assert torch.equal(found, table[index.long()])
+
+
+@pytest.mark.parametrize(("count", "split"), [(1, 1), (5, 1), (40, 1), (32, 4)])
+def test_scatter_of_rows(tmp_path, count: int, split: int):
+    table, rows = values((50, 128)), values((count, 128))
+    index = torch.randperm(50, generator=torch.Generator().manual_seed(2))[:count].int()
+    pad = sticks(count, INT32) - count
+    places = T(["mb", "out"], INT32, stick="mb", scale={"out": -1}, label="KERNEL_IDX", where=0,
+               indirection="index_tensor", gap={"mb": pad} if pad else {})  # fmt: skip
+    target = T(["mb", "out"], where=2, indirection="value_tensor", gap={"mb": 50 - count})
+    sizes = {"mb": count, "out": 128}
+    operation = op("identity", sizes, [ROWS.at(1)], target, splits={"mb": split}, index=places)
+    found = run(tmp_path, [operation], index, rows, table)[2]
+    expected = table.clone()
+    expected[index.long()] = rows
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["topkvalue", "topkindex"])
@@ -601,6 +631,69 @@ def random_program(seed: int) -> list[Op]:
     operations.append(op("identity", sizes, [place(3)], place(1), splits={"mb": 2}))
     operations.append(op("mul", sizes, [place(4), column(SPARSE)], place(0), splits={"mb": 2}))
     return operations
+
+
+def random_shapes(seed: int) -> list[Op]:
+    """The same, with products and with rows that some operations see as batches of rows, on other
+    numbers of cores each."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(n: int) -> int:
+        return int(torch.randint(n, (), generator=generator))
+
+    rows, cube = {"mb": 16, "out": 128}, {"x": 4, "mb": 4, "out": 128}
+    full, column_bytes = 16 * 128 * 2, 16 * 128
+
+    def placed(tensor: T, which: int) -> T:
+        return tensor.at(which) if which < 3 else tensor.at(POOL, (which - 3) * full)
+
+    operations = [op("identity", rows, [placed(ROWS, n)], placed(ROWS, n + 3)) for n in range(3)]
+    for _ in range(12):
+        kind = pick(8)
+        is_cube = pick(2) == 1
+        shape = T(["mb", "x", "out"]) if is_cube else ROWS
+        sizes = cube if is_cube else rows
+        cut = [{}, {"mb": 2}, {"out": 2}, {"mb": 4, "out": 2}, {"x": 2} if is_cube else {"mb": 8}]
+        splits = cut[pick(5)]
+        value = replace(shape, scale={"out": -2}).at(POOL, 5 * full + pick(2) * column_bytes)
+        first = 3 if is_cube else 0  # arguments have two dimensions
+        x, y = (placed(shape, first + pick(8 - first)) for _ in range(2))
+        out = placed(shape, 3 + pick(5))
+        if kind < 2:
+            operations.append(
+                op(["sum", "max"][kind], sizes, [x], value, splits=cut[[0, 1, 4][pick(3)]])
+            )
+        elif kind == 2:
+            operations.append(op("mul", sizes, [x, value], out, splits=splits))
+        elif kind == 3:
+            operands = [
+                placed(T(["mb", "in"], stick="in", label="INPUT"), 3 + pick(5)),
+                T(["in", "out"], label="KERNEL", where=3),
+            ]
+            result = replace(placed(ROWS, 2 + pick(6)), label="OUTPUT")
+            split = [{}, {"mb": 2}, {"out": 2}, {"mb": 4, "out": 2}][pick(4)]
+            operations.append(
+                op("batchmatmul", {**rows, "in": 128}, operands, result, splits=split)
+            )
+        elif kind < 6:
+            operations.append(op(["tanh", "gelufwd"][kind - 4], sizes, [x], out, splits=splits))
+        else:
+            operations.append(op(["add", "maximum"][kind - 6], sizes, [x, y], out, splits=splits))
+    operations.append(op("add", rows, [placed(ROWS, 3), placed(ROWS, 4)], placed(ROWS, 1)))
+    operations.append(op("add", rows, [placed(ROWS, 5), placed(ROWS, 6)], placed(ROWS, 0)))
+    return operations
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_fused_and_unfused_shapes_give_the_same_bits(tmp_path, number: int):
+    hosts = [values((16, 128)) for _ in range(3)]
+    hosts.append(values((128, 128)) * 0.1)
+    operations = random_shapes(number)
+    fused, plain = (
+        run(tmp_path / str(fuse), operations, *hosts, fuse=fuse) for fuse in (True, False)
+    )
+    for a, b in zip(fused, plain):
+        assert torch.equal(a.view(torch.int16), b.view(torch.int16))
 
 
 @pytest.mark.parametrize("number", range(60))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.backend.make_bundle import FP32, LX, POOL, Op, Repeat, T, op, write_bundle
 from torch_spyre.backend import read_bundle, steps_of
 from torch_spyre.backend.program import ProgramWriter, read_program
-from torch_spyre.backend.registers import LOAD, ROUND, STORE, peak_registers
-from torch_spyre.backend.steps import MAX_OPERANDS, Form, LoopBegin, LoopEnd, Matmul, Tile
+from torch_spyre.backend.registers import (
+    LOAD,
+    ROUND,
+    SPREAD,
+    STORE,
+    lasting_registers,
+    peak_registers,
+)
+from torch_spyre.backend.steps import MAX_OPERANDS, Copy, LoopBegin, LoopEnd, Matmul, ReduceOp, Tile
 from torch_spyre.opfuncs import TILE_OPCODES
 
 SIZES = {"mb": 128, "out": 256}
@@ -46,13 +54,12 @@ def names(items: list) -> list[str]:
 
 def stores(tile: Tile) -> list[int]:
     """Arguments that a step writes."""
-    code = (*tile.body, *tile.epilogue)
-    numbers = [i.destination for i in code if i.opcode == STORE]
+    numbers = [i.destination for i in tile.code if i.opcode == STORE]
     return [tile.operands[n].address.argument for n in numbers]
 
 
 def count(tile: Tile, opcode: int) -> int:
-    return sum(i.opcode == opcode for i in (*tile.body, *tile.epilogue))
+    return sum(i.opcode == opcode for i in tile.code)
 
 
 # ---- what is joined ------------------------------------------------------------------------------
@@ -108,7 +115,7 @@ def test_a_chain_becomes_the_body_of_a_reduction_and_what_follows_its_epilogue(t
     assert count(tile, ROUND) == 4
 
 
-def test_softmax_is_three_steps(tmp_path):
+def test_softmax_is_one_step_of_three_phases(tmp_path):
     largest, total = SPARSE.at(POOL, 3 * FULL), SPARSE.at(POOL, 3 * FULL + COLUMN)
     operations = [
         op("max", SIZES, [ROWS.at(0)], largest, splits=SPLITS),
@@ -117,18 +124,30 @@ def test_softmax_is_three_steps(tmp_path):
         op("sum", SIZES, [pool(1)], total, splits=SPLITS),
         binary("realdiv", pool(1), total, ROWS.at(1)),
     ]
-    steps = scheduled(tmp_path, operations)
-    assert names(steps) == ["0_max", "1_sub+2_exp+3_sum", "4_realdiv"]
-    # The exponential is read again and must be there; the difference must not.
-    offsets = [
-        steps[1].operands[i.destination].address.offsets[0]
-        for i in (*steps[1].body, *steps[1].epilogue)
-        if i.opcode == STORE
+    (tile,) = scheduled(tmp_path, operations)
+    assert tile.name == "0_max+1_sub+2_exp+3_sum+4_realdiv"
+    assert [[r.op for r in phase.reductions] for phase in tile.phases] == [
+        [ReduceOp.MAX],
+        [ReduceOp.SUM],
+        [],
     ]
-    assert offsets == [FULL, 3 * FULL + COLUMN]
+    # The row is loaded once and only the quotient is stored.
+    assert count(tile, LOAD) == 1 and stores(tile) == [2]
+    assert lasting_registers(tile) == 2  # the row, its exponential
 
 
-def test_the_moments_of_a_row_stay_in_registers(tmp_path):
+def test_a_row_that_is_too_long_for_a_cache_is_not_kept(tmp_path):
+    sizes = {"mb": 4, "out": 1 << 17}
+    row = T(["mb", "out"])
+    largest = SPARSE.at(POOL)
+    operations = [
+        op("max", sizes, [row.at(0)], largest, splits={"mb": 4}),
+        op("sub", sizes, [row.at(0), largest], row.at(1), splits={"mb": 4}),
+    ]
+    assert names(scheduled(tmp_path, operations)) == ["0_max", "1_sub"]
+
+
+def test_a_layer_norm_is_one_step(tmp_path):
     moments = SPARSE.at(POOL, arrangement="EXX2")
     scale = ROWS.at(POOL, COLUMN)
     operations = [
@@ -139,11 +158,65 @@ def test_the_moments_of_a_row_stay_in_registers(tmp_path):
         op("layernormnorm", SIZES, [ROWS.at(0), moments, SPARSE.at(POOL, COLUMN)], ROWS.at(1),
            splits=SPLITS),
     ]  # fmt: skip
-    first, second = scheduled(tmp_path, operations)
-    assert first.name == "0_exx2+1_layernormscale"
-    forms = [first.operands[i.destination].form for i in first.epilogue if i.opcode == STORE]
-    assert forms == [Form.EXX2_STORE, Form.VECTOR] and count(first, LOAD) == 1
-    assert count(second, LOAD) == 3
+    (tile,) = scheduled(tmp_path, operations)
+    assert tile.name == "0_exx2+1_layernormscale+2_layernormnorm"
+    assert count(tile, LOAD) == 1 and stores(tile) == [2]
+    assert count(tile, SPREAD) == 2  # mean and scale
+
+
+def test_a_step_takes_over_the_division_of_another(tmp_path):
+    for number, splits in enumerate(({"mb": 2}, {"out": 4}, {})):
+        operations = [
+            unary("exp", ROWS.at(0), pool(0)),
+            unary("neg", pool(0), ROWS.at(1), splits),
+        ]
+        (tile,) = scheduled(tmp_path / str(number), operations)
+        assert tile.cores == 4 and tile.name == "0_exp+1_neg"
+
+
+def test_rows_and_batches_of_rows_are_the_same_points(tmp_path):
+    batches = {"x": 4, "mb": 32, "out": 256}
+    cube = T(["mb", "x", "out"])
+    operations = [
+        unary("exp", ROWS.at(0), pool(0)),
+        op("neg", batches, [cube.at(POOL)], cube.at(1), splits={"x": 2}),
+    ]
+    (tile,) = scheduled(tmp_path, operations)
+    assert stores(tile) == [2] and tile.cores == 4
+
+
+def product(out: T, splits: dict[str, int]) -> Op:
+    x = T(["mb", "in"], stick="in", label="INPUT")
+    y = T(["in", "out"], label="KERNEL")
+    sizes = {"mb": 128, "out": 256, "in": 64}
+    return op("batchmatmul", sizes, [x.at(0), y.at(1)], out, splits=splits)
+
+
+def test_bias_activation_and_residual_become_the_epilogue_of_a_product(tmp_path):
+    bias = T(["out", "mb"], scale={"mb": -1})
+    batches = {"x": 4, "mb": 32, "out": 256}
+    cube = T(["mb", "x", "out"])
+    operations = [
+        product(replace(pool(0), label="OUTPUT"), {"out": 2, "mb": 2}),
+        binary("add", pool(0), bias.at(2), pool(1)),
+        unary("gelufwd", pool(1), pool(2)),
+        op("add", batches, [cube.at(POOL, 2 * FULL), cube.at(3)], cube.at(4), splits={"x": 4}),
+    ]
+    (step,) = scheduled(tmp_path, operations)
+    assert isinstance(step, Matmul) and step.cores == 4
+    assert [o.address.argument for o in step.operands] == [3, 4, 5]  # bias, residual, result
+    opcodes = [i.opcode for i in step.epilogue if i.opcode > ROUND]
+    assert opcodes == [TILE_OPCODES[n] for n in ("add", "short_gelu", "add")]
+    # The sum, with the bias, after the activation: each is rounded as if it had been stored.
+    assert sum(i.opcode == ROUND for i in step.epilogue) == 3
+
+
+def test_an_epilogue_does_not_overwrite_what_the_product_reads(tmp_path):
+    operations = [
+        product(replace(pool(0), label="OUTPUT"), {"mb": 2}),
+        unary("neg", pool(0), ROWS.at(0)),
+    ]
+    assert len(scheduled(tmp_path, operations)) == 2
 
 
 def test_two_chains_meet_in_one_step(tmp_path):
@@ -191,28 +264,32 @@ def test_results_in_arguments_and_scratchpads_are_stored(tmp_path):
     assert len(stores(tile)) == 3 and count(tile, LOAD) == 1
 
 
+def turned(source: T, out: T) -> Op:
+    """Nothing that can be joined: the sticks go along the other dimension."""
+    target = T(["out", "mb"], stick="mb", where=out.where, offset=out.offset)
+    return op("ReStickifyOpHBM", SIZES, [source], target)
+
+
 def test_a_value_that_is_read_elsewhere_is_stored(tmp_path):
-    other = {"mb": 2}
     operations = [
         unary("exp", ROWS.at(0), pool(0)),
         unary("neg", pool(0), ROWS.at(1)),
-        unary("tanh", pool(0), ROWS.at(2), other),  # cut differently over the cores
+        turned(pool(0), ROWS.at(2)),
     ]
     first, second = scheduled(tmp_path, operations)
     assert first.name == "0_exp+1_neg" and stores(first) == [0, 2]
-    assert second.name == "2_tanh"
+    assert isinstance(second, Copy)
 
 
 def test_a_value_that_is_overwritten_before_it_is_read_is_not_stored(tmp_path):
     operations = [
         unary("exp", ROWS.at(0), pool(0)),
         unary("neg", pool(0), ROWS.at(1)),
-        unary("tanh", ROWS.at(2), pool(0), {}),
+        turned(ROWS.at(2), pool(0)),
         unary("abs", pool(0), ROWS.at(3), {"mb": 2}),
     ]
     steps = scheduled(tmp_path, operations)
-    assert names(steps) == ["0_exp+1_neg", "2_tanh", "3_abs"]
-    assert stores(steps[0]) == [2]
+    assert names(steps)[0] == "0_exp+1_neg" and stores(steps[0]) == [2]
 
 
 def test_a_partial_overwrite_does_not_free_a_value(tmp_path):
@@ -243,11 +320,11 @@ def test_without_a_pool_nothing_is_left_out(tmp_path):
 # ---- what stays apart ----------------------------------------------------------------------------
 
 
-def test_other_cores_other_steps(tmp_path):
+def test_scratchpads_of_other_cores_are_out_of_reach(tmp_path):
     for number, splits in enumerate(({"mb": 2}, {"out": 4}, {})):
         operations = [
-            unary("exp", ROWS.at(0), pool(0)),
-            unary("neg", pool(0), ROWS.at(1), splits),
+            unary("exp", ROWS.at(0), ROWS.at(LX, 0)),
+            unary("neg", ROWS.at(LX, 0), ROWS.at(1), splits),
         ]
         assert len(scheduled(tmp_path / str(number), operations)) == 2
 
@@ -282,7 +359,9 @@ def test_a_step_is_not_moved_over_one_that_writes_what_it_reads(tmp_path):
         binary("add", pool(0), pool(1), ROWS.at(1)),
     ]
     steps = scheduled(tmp_path, operations)
-    assert [type(s) for s in steps] == [Tile, Matmul, Tile]
+    # The product needs the exponential; the sum goes on where the product ends.
+    assert [type(s) for s in steps] == [Tile, Matmul]
+    assert steps[0].name == "0_exp" and stores(steps[0]) == [0]
 
 
 def test_a_step_is_moved_when_nothing_is_in_the_way(tmp_path):

@@ -147,6 +147,46 @@ TEST(without_dimensions_one_stick_is_gathered_from_scratchpads_too) {
   CHECK(std::memcmp(lx + 2048, lx + 3 * 128, 128) == 0);
 }
 
+TEST(a_scatter_writes_rows_and_leaves_the_others_alone) {
+  // out[stick, index[token]] = value[stick, token] on two cores, two tokens each.
+  constexpr int64_t kRows = 7, kSticks = 3, kTokens = 4;
+  Memory memory(0, 1 << 20);
+  const Address value = memory.allocate(kSticks * kTokens * kStick)->address;
+  const Address index = memory.allocate(kStick)->address;
+  const Address out = memory.allocate(kSticks * kRows * kStick)->address;
+  const std::vector<int32_t> rows = {5, 0, -1, 3};
+  std::memcpy(memory.host(index), rows.data(), rows.size() * 4);
+  for (int64_t i = 0; i < kSticks * kTokens * kStick; ++i) {
+    memory.host(value)[i] = std::byte(i / kStick + 1);
+  }
+  std::memset(memory.host(out), 0xee, kSticks * kRows * kStick);
+  const Words words = {2,      kSticks, 2, kSticks, 2,          kRows, kStick, kTokens * kStick,
+                       kStick, 1,       0, 0,       2 * kStick, 0,     0,      1,
+                       kStick, 1,       1, 0,       0,          0,     2,      kRows * kStick,
+                       0,      1,       2, 0,       0};
+  WordReader reader(words, "scatter");
+  const StepHead head = {8, 2, 0, "scatter", 0};
+  const GatherStep step = parse_scatter(reader, head);
+  CHECK(reader.done());
+  ThreadPool pool(2);
+  const std::vector<Address> arguments = {value, index, out};
+  run_gather(step, head, {arguments, memory, pool, Numerics::DLFLOAT16, {}, {}});
+  const std::vector<int64_t> token_of_row = {1, -1, -1, 3, -1, 0, 2};
+  for (int64_t s = 0; s < kSticks; ++s) {
+    for (int64_t row = 0; row < kRows; ++row) {
+      const int64_t token = token_of_row[row];
+      const std::byte expected = token < 0 ? std::byte(0xee) : std::byte(s * kTokens + token + 1);
+      for (int64_t i = 0; i < kStick; ++i) {
+        CHECK(memory.host(out)[(s * kRows + row) * kStick + i] == expected);
+      }
+    }
+  }
+  const int32_t beyond = 7;
+  std::memcpy(memory.host(index) + 8, &beyond, 4);
+  CHECK_THROWS(run_gather(step, head, {arguments, memory, pool, Numerics::DLFLOAT16, {}, {}}),
+               std::runtime_error, "index 7 is out of bounds for dimension with size 7");
+}
+
 TEST(malformed_gathers_are_refused) {
   Embedding embedding(10, 2, 5, 1);
   const StepHead head = {4, 1, 0, "embedding", 0};

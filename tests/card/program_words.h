@@ -56,6 +56,12 @@ struct TileSpec {
   bool reduce_lanes = false;
   Words groups = {};
   std::vector<InstructionSpec> epilogue = {};
+  struct Phase {
+    std::vector<InstructionSpec> body;
+    std::vector<Reduction> reductions = {};
+    std::vector<InstructionSpec> epilogue = {};
+  };
+  std::vector<Phase> further = {};
 
   int cores() const { return static_cast<int>(extents.size()); }
 };
@@ -100,6 +106,13 @@ inline Words tile_words(const TileSpec& spec) {
   append(result, spec.groups);
   for (const auto& r : spec.reductions) append(result, {r.op, r.source, r.destination});
   append_instructions(result, spec.epilogue);
+  result.push_back(static_cast<int64_t>(spec.further.size()));
+  for (const TileSpec::Phase& phase : spec.further) {
+    append_instructions(result, phase.body);
+    result.push_back(static_cast<int64_t>(phase.reductions.size()));
+    for (const auto& r : phase.reductions) append(result, {r.op, r.source, r.destination});
+    if (!phase.reductions.empty()) append_instructions(result, phase.epilogue);
+  }
   return result;
 }
 

@@ -193,6 +193,54 @@ TEST(every_float_opcode_is_as_exact_as_promised) {
   }
 }
 
+// Every DLFloat16 as input; the result, stored as one, must be the nearest or a hundredth of the
+// way between two from being so.
+TEST(short_opcodes_are_as_exact_as_16_bits_show) {
+  const double root_2 = std::sqrt(2.0);
+  const std::map<int, std::function<double(double)>> functions = {
+      {SHORT_EXP, [](double a) { return std::exp(a); }},
+      {SHORT_SIGMOID, [](double a) { return 1 / (1 + std::exp(-a)); }},
+      {SHORT_TANH, [](double a) { return std::tanh(a); }},
+      {SHORT_SILU, [](double a) { return a / (1 + std::exp(-a)); }},
+      {SHORT_GELU_ERF, [=](double a) { return 0.5 * a * std::erfc(-a / root_2); }},
+      {SHORT_GELU_TANH, [](double a) {
+         return a / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (a + 0.044715 * a * a * a)));
+       }}};
+  std::vector<float> x;
+  for (int code = 0; code < 0x10000; code++) {
+    const uint16_t word = static_cast<uint16_t>(code);
+    x.push_back(float_of(load_element(DataFormat::SEN169_FP16, Numerics::DLFLOAT16,
+                                      reinterpret_cast<const std::byte*>(&word))));
+  }
+  const auto stored = [](float value) {
+    uint16_t word = 0;
+    auto* at = reinterpret_cast<std::byte*>(&word);
+    store_element(DataFormat::SEN169_FP16, Numerics::DLFLOAT16, bits_of(value), at);
+    return double{float_of(load_element(DataFormat::SEN169_FP16, Numerics::DLFLOAT16, at))};
+  };
+  for (const auto& [opcode, function] : functions) {
+    for (Simd simd : forms()) {
+      const auto out = apply(simd, opcode, as_bits(x), as_bits(x), as_bits(x), 0, 0);
+      CHECK(out == apply(Simd::PORTABLE, opcode, as_bits(x), as_bits(x), as_bits(x), 0, 0));
+      for (size_t i = 0; i < x.size(); i++) {
+        const double exact = function(x[i]), found = stored(float_of(out[i]));
+        if (!std::isfinite(x[i])) {
+          if (std::isnan(x[i])) CHECK(std::isnan(found));
+          continue;
+        }
+        if (found == stored(static_cast<float>(exact))) continue;
+        constexpr double kTiny = 4.6657078200951219e-10;  // the smallest number of the format
+        const double half_unit = std::max(std::fabs(exact) * 0x1p-10, kTiny / 2);
+        if (!(std::fabs(found - exact) <= half_unit * 1.01)) {
+          check::fail(__FILE__, __LINE__,
+                      "opcode " + std::to_string(opcode) + " of " + check::show(x[i]) + ": " +
+                          check::show(found) + " for " + check::show(exact));
+        }
+      }
+    }
+  }
+}
+
 TEST(exponential_and_logarithms_are_exact_over_their_whole_range) {
   std::vector<float> x;
   for (int i = 0; i < (1 << 16); i++) x.push_back(float_of(0x30000000u + i * 0x2200u));
@@ -830,6 +878,74 @@ TEST(a_softmax_of_masked_rows_in_one_program) {
       const double exact = std::exp(decode_dlfloat16(x[at(r, c)]) - top) / total;
       CHECK(std::fabs(decode_dlfloat16(out[at(r, c)]) - exact) <= exact * 0x1p-8);
     }
+  }
+}
+
+// Softmax and the moments of its results, with and without the lanes, as separate steps and as the
+// phases of one.
+TEST(phases_have_the_bits_of_separate_steps) {
+  struct Shape {
+    int64_t rows, sticks, columns;
+    bool over_lanes;
+  };
+  for (const Shape& shape :
+       {Shape{20, 1, 50, true}, Shape{300, 3, 192, true}, Shape{5, 40, 2500, true},
+        Shape{1, 9, 513, true}, Shape{6, 30, 1920, false}, Shape{700, 2, 128, false}}) {
+    Rig rig;
+    const auto [rows, sticks, columns, over_lanes] = shape;
+    auto* x = reinterpret_cast<uint16_t*>(rig.add_argument(rows * sticks * 128));
+    for (int i = 0; i < 3; i++) rig.add_argument(rows * 128);
+    for (int i = 0; i < 4; i++) rig.add_argument(rows * sticks * 128);
+    rig.add_argument(rows * 128);
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < rows * sticks * 64; i++) x[i] = encode_dlfloat16(normal(random));
+    const int64_t rest = columns - (sticks - 1) * 64;
+    const auto result = over_lanes ? OperandForm::SPLAT_STORE : OperandForm::VECTOR;
+    const auto spread = over_lanes ? OperandForm::SPLAT : OperandForm::VECTOR;
+    const Words by_row = {128, 0}, full = {128, rows * 128};
+    TileSpec max{.lanes = 64, .kept = 1, .reduced = 1, .stick_dim = over_lanes ? 1 : -1};
+    max.extents = {{rows, sticks}};
+    if (rest < 64) max.tails = {{(1ull << rest) - 1, 0}};
+    max.operands = {{.strides = full, .argument = 0},
+                    {.form = result, .strides = by_row, .argument = 1}};
+    max.body = {{LOAD, 0, 0}};
+    max.reduce_lanes = over_lanes;
+    max.reductions = {{1, 0, 1}};
+    max.epilogue = {{STORE, 1, 1}};
+    TileSpec sum = max;
+    sum.operands = {{.strides = full, .argument = 0},
+                    {.form = result, .strides = by_row, .argument = 2},
+                    {.form = spread, .strides = by_row, .argument = 1},
+                    {.strides = full, .argument = 4}};
+    sum.body = {{LOAD, 0, 0},      {LOAD, 1, 2},  {SUB, 0, 0, 1},
+                {SHORT_EXP, 0, 0}, {STORE, 3, 0}, {LOAD, 0, 3}};
+    sum.reductions = {{0, 0, 1}};
+    TileSpec divide{.lanes = 64, .kept = 2, .stick_dim = max.stick_dim};
+    divide.extents = {{rows, sticks}};
+    divide.operands = {{.strides = full, .argument = 4},
+                       {.form = spread, .strides = by_row, .argument = 2},
+                       {.strides = full, .argument = 5}};
+    divide.body = {{LOAD, 0, 0}, {LOAD, 1, 1}, {DIV, 0, 0, 1}, {STORE, 2, 0}};
+    rig.run({tile_step(max), tile_step(sum), tile_step(divide)});
+
+    TileSpec all = max;
+    all.operands.push_back({.strides = full, .argument = 6});
+    all.operands.push_back({.form = result, .strides = by_row, .argument = 3});
+    all.operands.push_back({.strides = full, .argument = 7});
+    const InstructionSpec round{ROUND, 2, 2, static_cast<int64_t>(DataFormat::SEN169_FP16)};
+    all.epilogue = {{STORE, 1, 1}};
+    all.further = {{{{SPREAD, 1, 1}, {SUB, 2, 0, 1}, {SHORT_EXP, 2, 2}, round, {STORE, 2, 2}},
+                    {{0, 2, 4}},
+                    {{ROUND, 4, 4, static_cast<int64_t>(DataFormat::SEN169_FP16)}, {STORE, 3, 4}}},
+                   {{{SPREAD, 3, 4}, {DIV, 3, 2, 3}, {STORE, 4, 3}}}};
+    rig.run({tile_step(all)});
+    const auto bytes = [&](int argument, int64_t count) {
+      return std::vector<std::byte>(rig.host(argument), rig.host(argument) + count);
+    };
+    CHECK(bytes(4, rows * sticks * 128) == bytes(6, rows * sticks * 128));
+    CHECK(bytes(2, rows * 128) == bytes(3, rows * 128));
+    CHECK(bytes(5, rows * sticks * 128) == bytes(7, rows * sticks * 128));
   }
 }
 

@@ -29,7 +29,7 @@ class Operation:
 
     file: str
     name: str
-    """Key of the file, e.g. 0_add."""
+    """Key of the file, e.g. 0_add; with its own number when another one had the file before."""
     sdsc: Sdsc
     addresses: tuple[Address, ...]
     """One for each tensor."""
@@ -87,10 +87,10 @@ def read_bundle(directory: str | Path, *, pool: bool = False) -> Bundle:
     except UnicodeDecodeError as error:
         raise BundleError(f"{BUNDLE_FILE}: found {error}, allowed: UTF-8 text") from None
     function = parse_bundle_mlir(text, BUNDLE_FILE)
-    files: dict[str, SdscFile] = {}
-    body = _bind_nodes(function.body, 0, function, directory, files)
+    binder = _Binder(directory, function)
+    body = binder.bind_nodes(function.body, 0)
     for other in bundle_files(directory)[1:]:
-        if other.name not in files:
+        if other.name not in binder.files:
             raise BundleError(
                 f"{other.name}: found no sdsc_execute of it in {BUNDLE_FILE}, "
                 "allowed: files that are used"
@@ -99,51 +99,56 @@ def read_bundle(directory: str | Path, *, pool: bool = False) -> Bundle:
     return Bundle(directory, function.parameters, 0 if has_pool else None, body)
 
 
-def _bind_nodes(
-    nodes: tuple[Node, ...],
-    depth: int,
-    function: Function,
-    directory: Path,
-    files: dict[str, SdscFile],
-) -> tuple[BundleNode, ...]:
-    bound: list[BundleNode] = []
-    for node in nodes:
-        if isinstance(node, Loop):
-            body = _bind_nodes(node.body, depth + 1, function, directory, files)
-            bound.append(OperationLoop(node.count, body))
-        else:
-            bound.append(_bind(node, depth, function, _file(node, directory, files)))
-    return tuple(bound)
+class _Binder:
+    """Gives the runs of files their addresses."""
 
+    def __init__(self, directory: Path, function: Function) -> None:
+        self._directory = directory
+        self._function = function
+        self._runs = 0
+        self.files: dict[str, SdscFile] = {}
 
-def _file(node: Execute, directory: Path, files: dict[str, SdscFile]) -> SdscFile:
-    if node.file not in files:
-        if Path(node.file).name != node.file or not (directory / node.file).is_file():
-            known = ", ".join(p.name for p in bundle_files(directory)[1:]) or "none"
+    def bind_nodes(self, nodes: tuple[Node, ...], depth: int) -> tuple[BundleNode, ...]:
+        bound: list[BundleNode] = []
+        for node in nodes:
+            if isinstance(node, Loop):
+                bound.append(OperationLoop(node.count, self.bind_nodes(node.body, depth + 1)))
+            else:
+                bound.append(self._bind(node, depth))
+        return tuple(bound)
+
+    def _bind(self, node: Execute, depth: int) -> Operation:
+        seen = node.file in self.files
+        file = self.files[node.file] if seen else self._read(node)
+        symbols = dict(node.symbols)
+        addresses = tuple(
+            _address(file, tensor, symbols, self._function, node, depth)
+            for tensor in file.sdsc.tensors
+        )
+        if not symbols.keys() <= file.symbols:
+            strange = next(s for s in symbols if s not in file.symbols)
+            known = ", ".join(map(str, sorted(file.symbols, reverse=True))) or "none"
+            raise BundleError(
+                f"{BUNDLE_FILE}: line {node.line}: found symbol id {strange}, which {file.file} "
+                f"does not use, allowed: {known}"
+            )
+        check_addresses(file, addresses)
+        name = f"{self._runs}_{file.sdsc.op}" if seen else file.key
+        self._runs += 1
+        return Operation(file.file, name, file.sdsc, addresses)
+
+    def _read(self, node: Execute) -> SdscFile:
+        path = self._directory / node.file
+        if Path(node.file).name != node.file or not path.is_file():
+            known = ", ".join(p.name for p in bundle_files(self._directory)[1:]) or "none"
             raise BundleError(
                 f"{BUNDLE_FILE}: line {node.line}: found unknown file '{node.file}', "
                 f"allowed: {known}"
             )
-        files[node.file] = read_sdsc(directory / node.file)
-        check_sdsc(files[node.file])
-    return files[node.file]
-
-
-def _bind(node: Execute, depth: int, function: Function, file: SdscFile) -> Operation:
-    symbols = dict(node.symbols)
-    addresses = tuple(
-        _address(file, tensor, symbols, function, node, depth) for tensor in file.sdsc.tensors
-    )
-    used = {s for starts, on in zip(file.starts, file.symbolic) if on for s in starts}
-    known = ", ".join(map(str, sorted(used, reverse=True))) or "none"
-    for symbol in symbols:
-        if symbol not in used:
-            raise BundleError(
-                f"{BUNDLE_FILE}: line {node.line}: found symbol id {symbol}, which {file.file} "
-                f"does not use, allowed: {known}"
-            )
-    check_addresses(file, addresses)
-    return Operation(file.file, file.key, file.sdsc, addresses)
+        file = read_sdsc(path)
+        check_sdsc(file)
+        self.files[node.file] = file
+        return file
 
 
 def _address(
@@ -173,17 +178,16 @@ def _address(
             refuse(file.file, field, f"addresses in segments {sorted(segments)}", "one segment")
         offsets = tuple(start % SEGMENT_BYTES for start in starts)
         return Address(Space.ARGUMENT, segments.pop(), offsets, (0,) * depth)
-    values = []
-    for core, start in enumerate(starts):
-        if start not in symbols:
-            known = ", ".join(map(str, symbols)) or "none"
-            refuse(
-                file.file,
-                f"{field}.[{core}, 0, 0]",
-                f"symbol id {start}",
-                f"symbol_ids of line {node.line} of {BUNDLE_FILE}: {known}",
-            )
-        values.append(symbols[start])
+    missing = next((core for core, start in enumerate(starts) if start not in symbols), None)
+    if missing is not None:
+        known = ", ".join(map(str, symbols)) or "none"
+        refuse(
+            file.file,
+            f"{field}.[{missing}, 0, 0]",
+            f"symbol id {starts[missing]}",
+            f"symbol_ids of line {node.line} of {BUNDLE_FILE}: {known}",
+        )
+    values = [symbols[start] for start in starts]
     bases = {value.base for value in values}
     if len(bases) > 1 or None in bases:
         refuse(file.file, field, "addresses of several bases or of none", "one base for all cores")

@@ -274,6 +274,8 @@ def _check_operation(file: SdscFile) -> None:
         for dim in reduced:
             if dim == out.stick and uniform:
                 continue  # one value a stick, from one value a stick
+            if sdsc.scatters and sdsc.tensors[sdsc.index or 0].scale(dim) == 1:
+                continue  # the index chooses the places
             refuse(
                 file.file,
                 scale_path,
@@ -285,7 +287,7 @@ def _check_operation(file: SdscFile) -> None:
             file.file,
             f"dscs_[0].{sdsc.op}.computeOp_[0].indirectAccessIndexLabeledDs",
             f"an indirect {sdsc.op}",
-            "identity, which copies the gathered rows",
+            "identity, which copies the rows that are chosen",
         )
     if row.kind in ("pointwise", "cast", "topk") or row.name == "relayout":
         for dim, *_ in sdsc.masks:
@@ -380,25 +382,26 @@ def check_addresses(file: SdscFile, addresses: Sequence[Address]) -> None:
     """Where the tensors lie: alignment, extent, and that each core begins at its own slice."""
     sdsc = file.sdsc
     for tensor, address in zip(sdsc.tensors, addresses):
-        field = f"{node_path(file, tensor)}.startAddressCoreCorelet_.data_"
+        extent = _extent(sdsc, tensor)
+        room = CARD.lx_bytes if address.space == Space.LX else SEGMENT_BYTES
+        partial = tensor.indirection == "index_tensor" and tensor.is_dense
         for core, start in enumerate(address.offsets):
-            at = f"{field}.[{core}, 0, 0]"
             whole = start
-            if tensor.indirection == "index_tensor" and tensor.is_dense:
+            if partial:
                 first = sdsc.slice(core, tensor.stick) * sdsc.slice_size(tensor.stick)
                 whole -= first % tensor.per_stick * tensor.format.bytes
+            if whole % BYTES_IN_STICK == 0 and 0 <= start <= room - extent:
+                continue
+            at = f"{node_path(file, tensor)}.startAddressCoreCorelet_.data_.[{core}, 0, 0]"
             if whole % BYTES_IN_STICK:
                 refuse(file.file, at, str(start), f"a multiple of {BYTES_IN_STICK}")
-            room = CARD.lx_bytes if address.space == Space.LX else SEGMENT_BYTES
-            extent = _extent(sdsc, tensor)
-            if start < 0 or start + extent > room:
-                what = "the scratchpad" if address.space == Space.LX else "the segment"
-                refuse(
-                    file.file,
-                    at,
-                    f"{start} with {extent} bytes of {tensor.name}",
-                    f"up to {room}, the end of {what}",
-                )
+            what = "the scratchpad" if address.space == Space.LX else "the segment"
+            refuse(
+                file.file,
+                at,
+                f"{start} with {extent} bytes of {tensor.name}",
+                f"up to {room}, the end of {what}",
+            )
     if sdsc.op != "relayout":
         _check_output_once(file, addresses[sdsc.output])
         for tensor, address in zip(sdsc.tensors, addresses):
@@ -424,7 +427,8 @@ def _check_output_once(file: SdscFile, address: Address) -> None:
     if address.space == Space.LX:
         return
     out = sdsc.tensors[sdsc.output]
-    kept = [i for i, d in enumerate(sdsc.dims) if out.scale(d) == 1]
+    chosen = gathered_dim(sdsc) if sdsc.scatters else ""  # the index says where, not the core
+    kept = [i for i, d in enumerate(sdsc.dims) if out.scale(d) == 1 and d != chosen]
     owners: dict[int, tuple[int, tuple[int, ...]]] = {}
     for core, start in enumerate(address.offsets):
         own = tuple(sdsc.slices[core][i] for i in kept)
@@ -445,9 +449,10 @@ def _check_starts(file: SdscFile, tensor: Tensor, address: Address) -> None:
     gathered = ""
     if tensor.indirection == "value_tensor" and sdsc.index is not None:
         gathered = gathered_dim(sdsc)
-    base = address.offsets[0] - sdsc.slice_offset(tensor, 0, gathered)
+    slices = sdsc.slice_offsets(tensor, gathered)
+    base = address.offsets[0] - slices[0]
     for core, start in enumerate(address.offsets):
-        expected = base + sdsc.slice_offset(tensor, core, gathered)
+        expected = base + slices[core]
         if start != expected:
             refuse(
                 file.file,
@@ -459,10 +464,10 @@ def _check_starts(file: SdscFile, tensor: Tensor, address: Address) -> None:
 
 def gathered_dim(sdsc: Sdsc) -> str:
     """The dimension whose axis in the value tensor is chosen by the index: the last dimension of
-    the index tensor that the value tensor walks over."""
+    the index tensor that the value tensor walks over. A scatter's value tensor is its output."""
     assert sdsc.index is not None
     index = sdsc.tensors[sdsc.index]
-    value = sdsc.tensors[sdsc.inputs[0]]
+    value = sdsc.tensors[sdsc.output if sdsc.scatters else sdsc.inputs[0]]
     own = [d for d in sdsc.dims if index.scale(d) == 1]
     found = [d for d in own if value.scale(d) == 1]
     return found[-1] if found else ""

@@ -1,4 +1,4 @@
-"""Operations that move elements: restickify, relayout, gather and topk.
+"""Operations that move elements: restickify, relayout, gather, scatter and topk.
 
 In: an Sdsc. Out: a Copy, Gather or Topk step. A restickify is described to the card as a copy
 between two storages whose elements are counted along the operation's dimensions: every place of a
@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch_spyre.backend.checks import gathered_dim
 from torch_spyre.backend.errors import BundleError
 from torch_spyre.backend.formats import ARRANGEMENTS
-from torch_spyre.backend.sdsc import Sdsc, Tensor
+from torch_spyre.backend.sdsc import Axis, Sdsc, Tensor
 from torch_spyre.backend.steps import (
     Copy,
     CopySide,
@@ -115,19 +115,25 @@ def _placed_side(sdsc: Sdsc, tensor: Tensor) -> CopySide:
 
 
 def lower_gather(sdsc: Sdsc) -> Gather:
-    """One stick of a row for each point."""
+    """One stick of a row for each point: read at a row (gather) or written to one (scatter)."""
     assert sdsc.index is not None
     value, out = sdsc.tensors[sdsc.inputs[0]], sdsc.tensors[sdsc.output]
     index = sdsc.tensors[sdsc.index]
     row_dim = gathered_dim(sdsc)
     if not row_dim or row_dim == value.stick or not value.is_dense or value.stick != out.stick:
+        what = "scatter" if sdsc.scatters else "gather"
         raise BundleError(
-            f"{sdsc.op}: found a gather of {value.name} along {row_dim or 'no dimension'} into "
+            f"{sdsc.op}: found a {what} of {value.name} along {row_dim or 'no dimension'} into "
             f"{out.name}, allowed: rows of sticks, with the stick {value.stick} in both"
         )
     order = {d: i for i, d in enumerate(out.order)}
     dims = sorted(sdsc.dims, key=lambda d: -order.get(d, len(order)))
     value_axes, out_axes, index_axes = (sdsc.axes(t) for t in (value, out, index))
+    row_axis = (out_axes if sdsc.scatters else value_axes)[row_dim]
+
+    def strides(axes: dict[str, Axis], skip: str) -> tuple[int, ...]:
+        return tuple(axes[d].stride if d in axes and d != skip else 0 for d in dims)
+
     points = tuple(
         -(-sdsc.slice_size(d) // out.per_stick) if d == out.stick else sdsc.slice_size(d)
         for d in dims
@@ -145,29 +151,23 @@ def lower_gather(sdsc: Sdsc) -> Gather:
         name=sdsc.op,
         cores=sdsc.cores,
         extents=(points,) * sdsc.cores,
-        rows=value_axes[row_dim].entries,
-        row_stride=value_axes[row_dim].stride,
+        rows=row_axis.entries,
+        row_stride=row_axis.stride,
         value=GatherSide(
-            tuple(value_axes[d].stride if d in value_axes and d != row_dim else 0 for d in dims),
-            tensor_address(sdsc, value),
+            strides(value_axes, "" if sdsc.scatters else row_dim), tensor_address(sdsc, value)
         ),
         index=GatherSide(
-            tuple(
-                index_axes[d].stride
-                if d in index_axes and not (has_stick and d == index.stick)
-                else 0
-                for d in dims
-            ),
+            strides(index_axes, index.stick if has_stick else ""),
             tensor_address(sdsc, index, back),
         ),
         stick_dim=dims.index(index.stick) if has_stick else -1,
         stick_stride=index_axes[index.stick].stride if has_stick else 0,
         first_index=tuple(first),
         out=GatherSide(
-            tuple(out_axes[d].stride if d in out_axes else 0 for d in dims),
-            tensor_address(sdsc, out),
+            strides(out_axes, row_dim if sdsc.scatters else ""), tensor_address(sdsc, out)
         ),
         source=(sdsc.op,),
+        scatters=sdsc.scatters,
     )
 
 

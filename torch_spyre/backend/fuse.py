@@ -1,100 +1,171 @@
-"""Joins two tile programs into one.
+"""Joins two steps into one.
 
-In: two Tiles of which the second reads what the first writes. Out: one Tile, or None when it would
-not give the same bits. Values that the second reads stay in registers, rounded to the format that
-they would have had in memory. Three joins exist:
+In: a step, and a Tile that reads what it writes. Out: one step, or None when it would not give the
+same bits. Values that the second reads stay in registers, rounded to the format that they would
+have had in memory. Joins that exist:
 
-  pointwise + pointwise   one body after the other
-  pointwise + reduction   the first becomes part of the reduction's body
-  reduction + pointwise   the second, over the kept dimensions alone, becomes its epilogue
+  pointwise + any Tile       one body after the other
+  reduction + pointwise      over the kept dimensions alone: it becomes part of the epilogue
+  reduction + any Tile       over the same rows: it becomes a further phase
+  matrix product + pointwise it becomes the product's epilogue
 
 Memory that both touch must be the same sticks at every point, or not overlap at all: then it does
-not matter that one point is finished before the next one begins.
+not matter that one point (or row) is finished before the next one begins. `alignment` brings both
+steps to the same dimensions and to the same division among cores first.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import struct
+from dataclasses import dataclass, field, replace
 
+from torch_spyre.backend.alignment import How, align, align_results
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
-from torch_spyre.backend.regions import exact, operand_region
-from torch_spyre.backend.registers import LOAD, ROUND, STORE, peak_registers, results, sources
+from torch_spyre.backend.regions import accesses, exact, matmul_region, operand_region
+from torch_spyre.backend.registers import (
+    LOAD,
+    ROUND,
+    SPREAD,
+    STORE,
+    lasting_registers,
+    peak_epilogue_registers,
+    peak_registers,
+    results,
+    sources,
+)
 from torch_spyre.backend.steps import (
     MAX_OPERANDS,
     MAX_REGISTERS,
     NONE,
     Form,
     Instruction,
+    Matmul,
     Operand,
+    Phase,
+    ReduceOp,
     Tile,
 )
 from torch_spyre.backend.timing import with_time
 from torch_spyre.opfuncs import TILE_OPCODES
 
-_WIDEN, _NARROW = TILE_OPCODES["widen"], TILE_OPCODES["narrow"]
+_WIDEN, _NARROW, _WHERE = (TILE_OPCODES[name] for name in ("widen", "narrow", "where"))
+_CLIP = TILE_OPCODES["clip"]
+_COMPARING = {TILE_OPCODES[name] for name in ("isnan", "eq", "ne", "lt", "le", "gt", "ge")}
+# Their result is one of their operands, or its negative.
+_SELECTING = {
+    TILE_OPCODES[name] for name in ("abs", "neg", "relu", "copy", "max", "min", "widen", "narrow")
+}
 _NAME_PARTS = 6
+_MAX_ROW_BYTES = 256 << 10
+"""Of the registers that last from phase to phase: what stays in a cache."""
 
 Code = list[Instruction]
+Joined = Tile | Matmul
 
 
-def join(first: Tile, second: Tile, loop_counts: tuple[int, ...]) -> Tile | None:
+def join(first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> Joined | None:
     """Both in one step, or None."""
-    if first.cores != second.cores or first.lanes != second.lanes:
-        return None
-    if first.reductions and (second.reductions or first.groups):
-        return None
-    aligned = _align(first, second)
-    if aligned is None:
-        return None
-    first, second = aligned
-    if not _may_interleave(first, second, loop_counts):
-        return None
-    return _Joiner(first, second).join()
+    if isinstance(first, Matmul):
+        return _join_product(first, second, loop_counts)
+    for how, a, b in align(first, second):
+        if _may_interleave(a, b, how, loop_counts):
+            joined = _Joiner(a, b.operands).join(b, how)
+            if joined is not None:
+                return joined
+    return None
 
 
-def is_small_enough(tile: Tile) -> bool:
-    return len(tile.operands) <= MAX_OPERANDS and peak_registers(tile) <= MAX_REGISTERS
+def is_small_enough(step: Joined) -> bool:
+    if isinstance(step, Matmul):
+        return (
+            len(step.epilogue_operands) <= MAX_OPERANDS
+            and peak_epilogue_registers(step.epilogue) <= MAX_REGISTERS
+        )
+    row = max((_row_lanes(step, extents) for extents in step.extents), default=0)
+    return (
+        len(step.operands) <= MAX_OPERANDS
+        and peak_registers(step) <= MAX_REGISTERS
+        and 4 * row * lasting_registers(step) <= _MAX_ROW_BYTES
+    )
 
 
-def drop_stores(tile: Tile, operands: set[int]) -> Tile:
+def _row_lanes(tile: Tile, extents: tuple[int, ...]) -> int:
+    lanes = tile.lanes
+    for extent in extents[tile.kept :]:
+        lanes *= extent
+    return lanes
+
+
+# ---- What nobody needs ---------------------------------------------------------------------------
+
+
+def drop_stores(step: Joined, operands: set[int]) -> Joined:
     """Without stores to some operands, and without what nobody needs any more."""
 
     def keep(code: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
         return tuple(i for i in code if i.opcode != STORE or i.destination not in operands)
 
-    return clean(replace(tile, body=keep(tile.body), epilogue=keep(tile.epilogue)))
+    if isinstance(step, Matmul):
+        return clean(replace(step, epilogue=keep(step.epilogue)))
+    phases = [replace(p, body=keep(p.body), epilogue=keep(p.epilogue)) for p in step.phases]
+    return clean(step.with_phases(phases))
 
 
-def clean(tile: Tile) -> Tile:
+def clean(step: Joined) -> Joined:
     """Drop instructions whose results nobody reads, and operands that nobody uses."""
-    epilogue = _live(tile.epilogue, set())
-    if tile.reductions and not epilogue:
+    cleaned = _clean_product(step) if isinstance(step, Matmul) else _clean_tile(step)
+    timed = with_time(cleaned)
+    assert isinstance(timed, (Tile, Matmul))
+    return timed
+
+
+def _clean_product(step: Matmul) -> Matmul:
+    code = _live(step.epilogue, set())
+    used = [n for n in _used_operands(code) if n > 0]
+    numbers = {0: 0, **{old: new for new, old in enumerate(used, start=1)}}
+    operands = tuple(step.operands[n - 1] for n in used)
+    return replace(step, epilogue=_renumber(code, numbers), operands=operands)
+
+
+def _clean_tile(tile: Tile) -> Tile:
+    phases = _live_phases(tile)
+    if tile.reductions and not phases[0].reductions:
         full = (1 << tile.lanes) - 1
         tile = replace(
             tile,
             kept=tile.dims,
-            reductions=(),
             reduces_lanes=False,
             groups=(),
             tails=(full,) * tile.cores,
         )
-    body = _live(tile.body, {r.source for r in tile.reductions})
-    used: list[int] = []
-    for i in (*body, *epilogue):
-        number = i.a if i.opcode == LOAD else i.destination if i.opcode == STORE else None
-        if number is not None and number not in used:
-            used.append(number)
-    used.sort()
+    tile = tile.with_phases(phases)
+    used = _used_operands(tile.code)
     numbers = {old: new for new, old in enumerate(used)}
-    tile = replace(
-        tile,
-        body=_renumber(body, numbers),
-        epilogue=_renumber(epilogue, numbers),
-        operands=tuple(tile.operands[n] for n in used),
-    )
-    timed = with_time(tile)
-    assert isinstance(timed, Tile)
-    return timed
+    phases = [
+        replace(p, body=_renumber(p.body, numbers), epilogue=_renumber(p.epilogue, numbers))
+        for p in phases
+    ]
+    return replace(tile.with_phases(phases), operands=tuple(tile.operands[n] for n in used))
+
+
+def _live_phases(tile: Tile) -> list[Phase]:
+    """Phases without what is not needed. One that reduces nothing any more is part of the next."""
+    lanes: set[int] = set()
+    values: set[int] = set()
+    phases: list[Phase] = []
+    for phase in reversed(tile.phases):
+        epilogue = _live(phase.epilogue, values)
+        reductions = tuple(r for r in phase.reductions if not values.isdisjoint(results(r)))
+        lanes |= {r.source for r in reductions}
+        body = _live(phase.body, lanes)
+        values |= {i.a for i in body if i.opcode == SPREAD}
+        if phases and not reductions:
+            phases[0] = replace(phases[0], body=(*body, *phases[0].body))
+        elif body or reductions or not phases:
+            phases.insert(0, Phase(body, reductions, epilogue))
+    while len(phases) > 1 and not phases[-1].body and not phases[-1].reductions:
+        phases.pop()
+    return phases
 
 
 def _live(code: tuple[Instruction, ...], needed: set[int]) -> tuple[Instruction, ...]:
@@ -104,6 +175,11 @@ def _live(code: tuple[Instruction, ...], needed: set[int]) -> tuple[Instruction,
             kept.append(i)
             needed.update(sources(i))
     return tuple(reversed(kept))
+
+
+def _used_operands(code: tuple[Instruction, ...]) -> list[int]:
+    loaded = {i.a for i in code if i.opcode == LOAD}
+    return sorted(loaded | {i.destination for i in code if i.opcode == STORE})
 
 
 def _renumber(code: tuple[Instruction, ...], numbers: dict[int, int]) -> tuple[Instruction, ...]:
@@ -117,117 +193,39 @@ def _renumber(code: tuple[Instruction, ...], numbers: dict[int, int]) -> tuple[I
     return tuple(result)
 
 
-# ---- Dimensions ----------------------------------------------------------------------------------
-
-
-def _align(first: Tile, second: Tile) -> tuple[Tile, Tile] | None:
-    """Both with the same dimensions in the same order, as their common memory shows."""
-    for store in _operands(first, STORE):
-        for load in _operands(second, LOAD):
-            if store.address == load.address:
-                aligned = _align_by(first, second, store, load)
-                if aligned is not None:
-                    return aligned
-    return None
-
-
-def _align_by(first: Tile, second: Tile, store: Operand, load: Operand) -> tuple[Tile, Tile] | None:
-    if first.reductions:
-        return _align_epilogue(first, second, store, load)
-    order = _match(first, second, store, load, range(second.dims))
-    if order is None or second.dims != first.dims:
-        return None
-    return _reorder(first, second, order), second
-
-
-def _align_epilogue(
-    first: Tile, second: Tile, store: Operand, load: Operand
-) -> tuple[Tile, Tile] | None:
-    """The second one walks over the kept dimensions of the first."""
-    own = list(range(second.dims))
-    if first.reduces_lanes:
-        # There is one group: a result is the same in every lane.
-        if any(e[second.stick_dim] != 1 for e in second.extents):
-            return None
-        if any(limit >= 0 for o in second.operands for limit in o.limits):
-            return None
-        own.remove(second.stick_dim)
-    if len(own) != first.kept:
-        return None
-    order: list[int] = []
-    for dim in range(first.kept):
-        found = [
-            d
-            for d in own
-            if d not in order
-            and store.strides[dim] == load.strides[d]
-            and all(a[dim] == b[d] for a, b in zip(first.extents, second.extents))
-            and (first.stick_dim == dim) == (second.stick_dim == d)
-        ]
-        if len(found) != 1:
-            return None
-        order.append(found[0])
-    rest = (0,) * (first.dims - first.kept)
-    operands = tuple(
-        replace(o, strides=(*(o.strides[d] for d in order), *rest)) for o in second.operands
-    )
-    aligned = replace(second, operands=operands, extents=first.extents, stick_dim=first.stick_dim)
-    return first, replace(aligned, kept=first.kept)
-
-
-def _match(
-    first: Tile, second: Tile, store: Operand, load: Operand, dims: range
-) -> list[int] | None:
-    """For each dimension of the second the one of the first."""
-    order: list[int] = []
-    for dim in dims:
-        found = [
-            d
-            for d in range(first.dims)
-            if d not in order
-            and store.strides[d] == load.strides[dim]
-            and all(a[d] == b[dim] for a, b in zip(first.extents, second.extents))
-            and (first.stick_dim == d) == (second.stick_dim == dim)
-        ]
-        if len(found) != 1:
-            return None
-        order.append(found[0])
-    return order
-
-
-def _reorder(first: Tile, second: Tile, order: list[int]) -> Tile:
-    """The first with the dimensions of the second."""
-    operands = tuple(replace(o, strides=tuple(o.strides[d] for d in order)) for o in first.operands)
-    return replace(
-        first,
-        operands=operands,
-        extents=second.extents,
-        stick_dim=second.stick_dim,
-        kept=second.kept,
-    )
-
-
 # ---- Memory --------------------------------------------------------------------------------------
 
 
-def _operands(tile: Tile, opcode: int, part: str = "") -> list[Operand]:
-    """Those that are loaded or stored, in the body, in the epilogue or anywhere."""
-    code = {"": (*tile.body, *tile.epilogue), "body": tile.body, "epilogue": tile.epilogue}[part]
+def _parts(tile: Tile) -> dict[str, tuple[Instruction, ...]]:
+    """Instructions that run at every point, and those that run once for several."""
+    return {
+        "body": tuple(i for p in tile.phases for i in p.body),
+        "epilogue": tuple(i for p in tile.phases for i in p.epilogue),
+    }
+
+
+def _touched(
+    code: tuple[Instruction, ...], operands: tuple[Operand, ...], opcode: int
+) -> list[Operand]:
     numbers = {i.a if opcode == LOAD else i.destination for i in code if i.opcode == opcode}
-    return [tile.operands[n] for n in sorted(numbers)]
+    return [operands[n] for n in sorted(numbers)]
 
 
-def _may_interleave(first: Tile, second: Tile, loop_counts: tuple[int, ...]) -> bool:
-    for part_of_first in ("body", "epilogue"):
-        for part_of_second in ("body", "epilogue"):
+_ORDERS = ((STORE, LOAD), (LOAD, STORE), (STORE, STORE))
+
+
+def _may_interleave(first: Tile, second: Tile, how: How, loop_counts: tuple[int, ...]) -> bool:
+    for part_of_first, code_a in _parts(first).items():
+        for part_of_second, code_b in _parts(second).items():
             # What runs once for several points must not touch what runs at each of them. An
-            # epilogue and what becomes part of it run at the same points.
-            at_same_points = (part_of_first == "epilogue") == bool(first.reductions) and (
-                part_of_second == "body"
+            # epilogue and what becomes part of it run at the same points; a further phase runs
+            # when the whole row is through.
+            at_same_points = part_of_second == "body" and (
+                how == How.ROWS or (part_of_first == "epilogue") == (how == How.EPILOGUE)
             )
-            for op_a, op_b in ((STORE, LOAD), (LOAD, STORE), (STORE, STORE)):
-                for a in _operands(first, op_a, part_of_first):
-                    for b in _operands(second, op_b, part_of_second):
+            for op_a, op_b in _ORDERS:
+                for a in _touched(code_a, first.operands, op_a):
+                    for b in _touched(code_b, second.operands, op_b):
                         if at_same_points and exact(a, b, first.lanes):
                             continue
                         region_a = operand_region(first, a, loop_counts)
@@ -236,72 +234,165 @@ def _may_interleave(first: Tile, second: Tile, loop_counts: tuple[int, ...]) -> 
     return True
 
 
+# ---- Products ------------------------------------------------------------------------------------
+
+
+def _join_product(first: Matmul, second: Tile, loop_counts: tuple[int, ...]) -> Matmul | None:
+    if any(i.opcode in (_WIDEN, _NARROW) for i in second.code):
+        return None
+    operands = align_results(first, second)
+    if operands is None:
+        return None
+    aligned = replace(second, operands=operands)
+    stored = Instruction(STORE, 0, 0)
+    code = first.epilogue or (stored,)
+    for op_a, op_b in _ORDERS:
+        for a in _touched(code, first.epilogue_operands, op_a):
+            for b in _touched(second.body, operands, op_b):
+                if exact(a, b, second.lanes):
+                    continue
+                region = matmul_region(first, b, loop_counts)
+                if matmul_region(first, a, loop_counts).overlaps(region):
+                    return None
+    inputs = [a.region for a in accesses(first, loop_counts) if a.operand < 0]
+    for b in _touched(second.body, operands, STORE):
+        region = matmul_region(first, b, loop_counts)
+        if any(region.overlaps(i) for i in inputs):
+            return None
+    stand_in = Tile(
+        first.name, first.cores, second.lanes, first.batch + 2, first.batch + 1,
+        extents=tuple((*e[:-2], first.sticks(e[-2])) for e in first.extents),
+        tails=(), operands=first.epilogue_operands, body=code,
+    )  # fmt: skip
+    joined = _Joiner(stand_in, operands).join(aligned, How.POINTS, tidy=False)
+    if joined is None:
+        return None
+    source = first.source + second.source
+    step = replace(
+        first,
+        operands=joined.operands[1:],
+        epilogue=joined.body,
+        source=source,
+        name=_name(source),
+    )
+    cleaned = clean(step)
+    assert isinstance(cleaned, Matmul)
+    return cleaned
+
+
 # ---- Registers -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Draft:
+    """A phase that is being written."""
+
+    body: Code = field(default_factory=list)
+    reductions: tuple = ()
+    epilogue: Code = field(default_factory=list)
 
 
 class _Joiner:
     """Puts the second's code behind the first's, which is rewritten on the way."""
 
-    def __init__(self, first: Tile, second: Tile) -> None:
+    def __init__(self, first: Tile, operands: tuple[Operand, ...]) -> None:
         self.first = first
-        self.second = second
-        self.code: Code = list(first.epilogue if first.reductions else first.body)
+        self.theirs = operands
+        self.phases = [_Draft(list(p.body), p.reductions, list(p.epilogue)) for p in first.phases]
         self.operands: list[Operand] = list(first.operands)
-        self.next = 1 + max(
-            (
-                r
-                for t in (first, second)
-                for i in (*t.body, *t.epilogue)
-                for r in (i.destination, *sources(i))
-            ),
-            default=0,
-        )
-        self.next = max(
-            [self.next, *(r + 1 for t in (first, second) for d in t.reductions for r in results(d))]
-        )
+        self.next = 1 + _highest_register(first)
         self.uniform = _uniform_registers(first)
+        self.in_epilogue = False
 
-    def join(self) -> Tile | None:
+    @property
+    def code(self) -> Code:
+        """Where instructions go."""
+        return self.phases[-1].epilogue if self.in_epilogue else self.phases[-1].body
+
+    def join(self, second: Tile, how: How, *, tidy: bool = True) -> Tile | None:
         shift = self.next
-        self.next += shift
-        names: dict[int, int] = {}  # registers of the second that became others
-        for i in self.second.body:
-            if i.opcode == LOAD:
-                operand = self.second.operands[i.a]
-                register, possible = self._find(operand)
-                if not possible:
+        self.next += 1 + _highest_register(second)
+        self.in_epilogue = how == How.EPILOGUE
+        if how == How.ROWS and self.phases[-1].reductions:
+            self.phases.append(_Draft())
+        lane_names: dict[int, int] = {}  # registers of the second that became others
+        for number, phase in enumerate(second.phases):
+            if number:
+                self.phases.append(_Draft())
+            for i in phase.body:
+                if not self._append(i, lane_names, shift):
                     return None
-                if register != NONE:
-                    names[i.destination] = register
-                    continue
-                number = self._operand(operand)
-                self.code.append(replace(i, destination=i.destination + shift, a=number))
-                names[i.destination] = i.destination + shift
-                if operand.form != Form.VECTOR:
-                    self.uniform.add(i.destination + shift)
-                continue
-            self._append(i, names, shift)
-        return self._finish(names, shift)
+            if phase.reductions:
+                self.phases[-1].reductions = tuple(
+                    replace(r, source=lane_names[r.source], destination=r.destination + shift)
+                    for r in phase.reductions
+                )
+                self.phases[-1].epilogue = [self._moved(i, shift) for i in phase.epilogue]
+        source = self.first.source + second.source
+        base = second if second.reductions and how == How.POINTS else self.first
+        joined = replace(base, operands=tuple(self.operands), source=source, name=_name(source))
+        joined = joined.with_phases(
+            [Phase(tuple(d.body), d.reductions, tuple(d.epilogue)) for d in self.phases]
+        )
+        if not tidy:
+            return joined
+        cleaned = clean(joined)
+        assert isinstance(cleaned, Tile)
+        return cleaned
 
-    def _append(self, i: Instruction, names: dict[int, int], shift: int) -> None:
+    def _moved(self, i: Instruction, shift: int) -> Instruction:
+        """An instruction of an epilogue of the second, whose registers are all its own."""
+        a, b, c = (r if r == NONE else r + shift for r in (i.a, i.b, i.c))
+        destination = i.destination + shift
+        if i.opcode == LOAD:
+            a, b, c = self._operand(self.theirs[i.a]), i.b, i.c
+        elif i.opcode == STORE:
+            destination = self._operand(self.theirs[i.destination])
+        elif i.opcode == ROUND:
+            b, c = i.b, i.c
+        return replace(i, destination=destination, a=a, b=b, c=c)
+
+    def _append(self, i: Instruction, names: dict[int, int], shift: int) -> bool:
+        """One instruction of a body of the second; False when that is not possible."""
+        if i.opcode == LOAD:
+            return self._append_load(i, names, shift)
         a, b, c = (names.get(r, r) for r in (i.a, i.b, i.c))
         if i.opcode == STORE:
-            number = self._operand(self.second.operands[i.destination])
+            number = self._operand(self.theirs[i.destination])
             self.code.append(replace(i, destination=number, a=a, b=b))
-            return
+            return True
         if i.opcode == ROUND:
             b, c = i.b, i.c
+        if i.opcode == SPREAD:
+            a, b, c = i.a + shift, i.b, i.c
+            if self.first.reduces_lanes:
+                self.uniform.add(i.destination + shift)
         if i.opcode == _NARROW:
             widened = next(
                 (w for w in self.code if w.destination == a and w.opcode == _WIDEN), None
             )
             if widened is not None:
                 names[i.destination] = widened.a
-                return
+                return True
         names[i.destination] = i.destination + shift
         self.code.append(replace(i, destination=i.destination + shift, a=a, b=b, c=c))
-        if all(r in self.uniform for r in sources(self.code[-1])):
+        read = sources(self.code[-1])
+        if i.opcode != SPREAD and all(r in self.uniform for r in read):
             self.uniform.add(i.destination + shift)
+        return True
+
+    def _append_load(self, i: Instruction, names: dict[int, int], shift: int) -> bool:
+        operand = self.theirs[i.a]
+        register, possible = self._find(operand)
+        if not possible:
+            return False
+        if register == NONE:
+            register = i.destination + shift
+            self.code.append(replace(i, destination=register, a=self._operand(operand)))
+            if operand.form != Form.VECTOR:
+                self.uniform.add(register)
+        names[i.destination] = register
+        return True
 
     def _operand(self, operand: Operand) -> int:
         if operand in self.operands:
@@ -309,23 +400,46 @@ class _Joiner:
         self.operands.append(operand)
         return len(self.operands) - 1
 
+    # ---- Values that are there already
+
     def _find(self, operand: Operand) -> tuple[int, bool]:
         """A register that holds what a load would give, and whether a load would be right."""
-        for at in range(len(self.code) - 1, -1, -1):
-            i = self.code[at]
-            if i.opcode == STORE and exact(self.operands[i.destination], operand, self._lanes):
-                register = self._from_store(at, operand)
-                return register, register != NONE
-            if i.opcode == LOAD and self.operands[i.a] == operand:
-                return i.destination, True
+        for draft in reversed(self.phases):
+            for code in (draft.epilogue, draft.body):
+                is_result = code is draft.epilogue
+                reachable = is_result or not self.in_epilogue
+                spreads = is_result and not self.in_epilogue and self.first.reduces_lanes
+                for at in range(len(code) - 1, -1, -1):
+                    i = code[at]
+                    if i.opcode == STORE and exact(
+                        self.operands[i.destination], operand, self.first.lanes
+                    ):
+                        register = self._from_store(code, at, operand, spreads)
+                        if register == NONE or not reachable:
+                            return NONE, False
+                        return self._brought(register, is_result), True
+                    is_same = i.opcode == LOAD and self.operands[i.a] == operand
+                    if is_same and reachable and (not spreads or i.destination in self.uniform):
+                        return self._brought(i.destination, is_result), True
         return NONE, True
 
-    @property
-    def _lanes(self) -> int:
-        return self.first.lanes
+    def _brought(self, register: int, is_result: bool) -> int:
+        """A register of an epilogue that is needed at every point."""
+        if not is_result or self.in_epilogue:
+            return register
+        for i in self.code:
+            if i.opcode == SPREAD and i.a == register:
+                return i.destination
+        spread = self.next
+        self.next += 1
+        self.code.append(Instruction(SPREAD, spread, register))
+        if register in self.uniform or self.first.reduces_lanes:
+            self.uniform.add(spread)
+        return spread
 
-    def _from_store(self, at: int, operand: Operand) -> int:
-        i = self.code[at]
+    def _from_store(self, code: Code, at: int, operand: Operand, spreads: bool) -> int:
+        """`spreads`: what comes of it is the first lane of each group, in all of them."""
+        i = code[at]
         stored = self.operands[i.destination]
         limited = any(limit >= 0 for o in (stored, operand) for limit in o.limits)
         both = FORMAT_OF_NUMBER[stored.format], FORMAT_OF_NUMBER[operand.format]
@@ -336,74 +450,93 @@ class _Joiner:
             return by_form.get(operand.form, NONE)
         if operand.form not in (Form.VECTOR, Form.SPLAT):
             return NONE
-        same_lanes = stored.form == operand.form == Form.VECTOR
+        if spreads and operand.form == Form.SPLAT:
+            return self._rounded(code, at)
+        same_lanes = stored.form == operand.form == Form.VECTOR and not spreads
         if not same_lanes and i.a not in self.uniform:
             return NONE
-        return self._rounded(at)
+        return self._rounded(code, at)
 
-    def _rounded(self, at: int) -> int:
+    def _rounded(self, code: Code, at: int) -> int:
         """The register of a store, rounded as the store rounds."""
-        i = self.code[at]
+        i = code[at]
         fmt = FORMAT_OF_NUMBER[self.operands[i.destination].format]
         if fmt.exact or fmt.kind == "int":
             return i.a
-        if Instruction(ROUND, i.a, self._source(i.a), fmt.number) in self.code:
+        if i.a in self._representable(fmt.number):
             return i.a
         register = self.next
         self.next += 1
         if i.a in self.uniform:
             self.uniform.add(register)
         # Whatever else used the value before it was stored goes on with the exact one.
-        self.code[at : at + 1] = [
+        code[at : at + 1] = [
             Instruction(ROUND, register, i.a, fmt.number),
             replace(i, a=register),
         ]
         return register
 
-    def _source(self, register: int) -> int:
-        """What the instruction that made a register read first."""
-        return next(
-            (j.a for j in self.code if j.destination == register and j.opcode == ROUND), NONE
-        )
+    def _representable(self, number: int) -> set[int]:
+        """Registers whose values a format has: rounding to it would not change them."""
+        known: set[int] = set()
+        for draft in self.phases:
+            self._note_representable(draft.body, number, known)
+            for r in draft.reductions:
+                if r.op in (ReduceOp.MAX, ReduceOp.MIN) and r.source in known:
+                    known.add(r.destination)
+            self._note_representable(draft.epilogue, number, known)
+        return known
 
-    def _finish(self, names: dict[int, int], shift: int) -> Tile:
-        first, second = self.first, self.second
-        source = first.source + second.source
-        if first.reductions:
-            joined = replace(first, epilogue=tuple(self.code))
-        else:
-            reductions = tuple(
-                replace(r, source=names[r.source], destination=r.destination + shift)
-                for r in second.reductions
-            )
-            epilogue = []
-            for i in second.epilogue:
-                a, b, c = (r if r == NONE else r + shift for r in (i.a, i.b, i.c))
-                destination = i.destination + shift
-                if i.opcode == LOAD:
-                    a, b, c = self._operand(second.operands[i.a]), i.b, i.c
-                elif i.opcode == STORE:
-                    destination = self._operand(second.operands[i.destination])
-                elif i.opcode == ROUND:
-                    b, c = i.b, i.c
-                epilogue.append(replace(i, destination=destination, a=a, b=b, c=c))
-            joined = replace(
-                second, body=tuple(self.code), reductions=reductions, epilogue=tuple(epilogue)
-            )
-        joined = replace(joined, operands=tuple(self.operands), source=source, name=_name(source))
-        return clean(joined)
+    def _note_representable(self, code: Code, number: int, known: set[int]) -> None:
+        for i in code:
+            if i.opcode == LOAD:
+                # Mean and variance of an EXX2 stick are float32 whatever its format is.
+                operand = self.operands[i.a]
+                fits = operand.format == number and operand.form in (Form.VECTOR, Form.SPLAT)
+            elif i.opcode == ROUND:
+                fits = i.b == number
+            elif i.opcode == SPREAD:
+                fits = i.a in known
+            elif i.opcode == _WHERE:
+                fits = i.b in known and i.c in known
+            elif i.opcode == _CLIP:
+                bounds = _is_everywhere(i.immediate0) and _is_everywhere(i.immediate1)
+                fits = bounds and i.a in known
+            else:
+                selects = i.opcode in _SELECTING and all(r in known for r in sources(i))
+                fits = selects or i.opcode in _COMPARING
+            if fits and i.opcode != STORE:
+                known.add(i.destination)
+
+
+def _is_everywhere(bits: int) -> bool:
+    """A float32 that every format of 16 bits has: few fraction bits, of ordinary magnitude."""
+    magnitude = bits & 0x7FFFFFFF
+    ordinary = 2.0**-13 <= struct.unpack("<f", struct.pack("<I", magnitude))[0] < 2.0**15
+    return magnitude in (0, 0x7F800000) or (ordinary and magnitude & 0xFFFF == 0)
+
+
+def _highest_register(tile: Tile) -> int:
+    registers = [0]
+    for phase in tile.phases:
+        for i in (*phase.body, *phase.epilogue):
+            registers += [i.destination, i.a, i.b, i.c]
+        for r in phase.reductions:
+            registers += [r.source, *results(r)]
+    return max(registers)
 
 
 def _uniform_registers(tile: Tile) -> set[int]:
     """Registers that hold the same value in every lane."""
     uniform: set[int] = set()
-    for i in tile.body:
-        _note_uniform(i, tile, uniform)
-    for reduction in tile.reductions:
-        if tile.reduces_lanes or reduction.source in uniform:
-            uniform.update(results(reduction))
-    for i in tile.epilogue:
-        _note_uniform(i, tile, uniform)
+    for phase in tile.phases:
+        for i in phase.body:
+            _note_uniform(i, tile, uniform)
+        for reduction in phase.reductions:
+            if tile.reduces_lanes or reduction.source in uniform:
+                uniform.update(results(reduction))
+        for i in phase.epilogue:
+            _note_uniform(i, tile, uniform)
     return uniform
 
 
@@ -412,6 +545,9 @@ def _note_uniform(i: Instruction, tile: Tile, uniform: set[int]) -> None:
         return
     if i.opcode == LOAD:
         if tile.operands[i.a].form != Form.VECTOR:
+            uniform.add(i.destination)
+    elif i.opcode == SPREAD:
+        if i.a in uniform:
             uniform.add(i.destination)
     elif all(r in uniform for r in sources(i)):
         uniform.add(i.destination)

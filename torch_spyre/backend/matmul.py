@@ -1,8 +1,8 @@
 """Matrix products as matmul steps.
 
 In: an Sdsc of batchmatmul or batchmatmulfp8; its dimensions are mb (rows), in (K), out (N), and
-batches. Out: one Matmul. Masked indices of `in` do not take part; cores that divide `in` form
-groups whose partial sums are added.
+batches. Out: one Matmul. Masked indices of `in` and `out` do not take part; cores that divide `in`
+form groups whose partial sums are added.
 """
 
 from __future__ import annotations
@@ -39,16 +39,32 @@ def lower_matmul(sdsc: Sdsc) -> Matmul:
         out=_side(sdsc, out, (*batch, ROWS, COLUMNS)),
         groups=reduction_groups(sdsc),
         source=(sdsc.op,),
+        starts=_starts(sdsc, out, batch),
+    )
+
+
+def _starts(sdsc: Sdsc, out: Tensor, batch: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    columns = sdsc.slice_size(COLUMNS)
+    if sdsc.split(COLUMNS) > 1 and columns % out.per_stick:
+        return ()
+    rows = (*batch, ROWS) if ROWS in sdsc.dims else batch
+    return tuple(
+        (
+            *(sdsc.slice(core, d) * sdsc.slice_size(d) for d in rows),
+            *((0,) if ROWS not in sdsc.dims else ()),
+            sdsc.slice(core, COLUMNS) * columns // out.per_stick,
+        )
+        for core in range(sdsc.cores)
     )
 
 
 def _columns(sdsc: Sdsc, out: Tensor, core: int) -> int:
-    """Sticks of the result that a core computes: y may be padded further than the result is."""
-    own = -(-sdsc.slice_size(COLUMNS) // out.per_stick)
+    """Columns that a core computes: y may be padded further than the result is."""
+    valid = sdsc.valid_in_slice(core, COLUMNS)
     if out.gap(COLUMNS) >= 0:
-        return own
-    before = 0 if out.in_lx else sdsc.slice(core, COLUMNS) * own
-    return max(0, min(own, sdsc.axes(out)[COLUMNS].entries - before))
+        return valid
+    before = 0 if out.in_lx else sdsc.slice(core, COLUMNS) * sdsc.slice_size(COLUMNS)
+    return max(0, min(valid, sdsc.axes(out)[COLUMNS].entries * out.per_stick - before))
 
 
 def _side(sdsc: Sdsc, tensor: Tensor, dims: tuple[str, ...]) -> MatmulSide:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from torch_spyre.backend.errors import ProgramError
-from torch_spyre.backend.registers import allocate_registers
+from torch_spyre.backend.registers import allocate_epilogue, allocate_registers
 from torch_spyre.backend.steps import (
     Address,
     Copy,
@@ -28,6 +29,7 @@ from torch_spyre.backend.steps import (
     Matmul,
     MatmulSide,
     Operand,
+    Phase,
     ReduceOp,
     Reduction,
     Space,
@@ -38,7 +40,7 @@ from torch_spyre.backend.steps import (
 )
 
 MAGIC = b"SPYREPRG"
-VERSION = 2
+VERSION = 3
 _HEADER = struct.Struct("<8sII")
 _LOW = (1 << 64) - 1
 
@@ -99,7 +101,7 @@ def _encode(step: Step) -> tuple[Kind, list[int]]:
     if isinstance(step, Copy):
         return Kind.COPY, _encode_copy(step)
     if isinstance(step, Gather):
-        return Kind.GATHER, _encode_gather(step)
+        return (Kind.SCATTER if step.scatters else Kind.GATHER), _encode_gather(step)
     return Kind.TOPK, _encode_topk(step)
 
 
@@ -134,17 +136,29 @@ def _encode_tile(t: Tile) -> list[int]:
     words.append(len(t.reductions))
     if t.reductions:
         words += [int(t.reduces_lanes), int(bool(t.groups)), *t.groups]
-        for r in t.reductions:
-            words += [int(r.op), r.source, r.destination]
+        words += _encode_reductions(t.reductions)
         words += _encode_code(t.epilogue)
+        words.append(len(t.further))
+        for phase in t.further:
+            words += [*_encode_code(phase.body), len(phase.reductions)]
+            words += _encode_reductions(phase.reductions)
+            if phase.reductions:
+                words += _encode_code(phase.epilogue)
     return words
+
+
+def _encode_reductions(reductions: Sequence[Reduction]) -> list[int]:
+    return _flat([(int(r.op), r.source, r.destination) for r in reductions])
 
 
 def _encode_matmul(m: Matmul) -> list[int]:
     words = [m.x.format, m.y.format, m.out.format, m.batch, *_flat(m.extents)]
     for side in (m.x, m.y, m.out):
         words += [*side.strides, *_encode_address(side.address)]
-    return [*words, int(bool(m.groups)), *m.groups]
+    words += [int(bool(m.groups)), *m.groups, len(m.operands)]
+    for o in m.operands:
+        words += [o.format, int(o.form), *o.strides, *_encode_address(o.address)]
+    return words + _encode_code(allocate_epilogue(m.name, m.epilogue))
 
 
 def _encode_copy(c: Copy) -> list[int]:
@@ -226,6 +240,7 @@ class _Reader:
             Kind.MATMUL: self._matmul,
             Kind.COPY: self._copy,
             Kind.GATHER: self._gather,
+            Kind.SCATTER: lambda: replace(self._gather(), scatters=True),
             Kind.TOPK: self._topk,
             Kind.LOOP_BEGIN: lambda: LoopBegin(self._next()),
             Kind.LOOP_END: LoopEnd,
@@ -266,18 +281,26 @@ class _Reader:
         reductions: tuple[Reduction, ...] = ()
         epilogue: tuple[Instruction, ...] = ()
         groups: tuple[int, ...] = ()
+        further: tuple[Phase, ...] = ()
         count, reduces_lanes = self._next(), False
         if count:
             reduces_lanes, has_groups = (bool(w) for w in self._list(2))
             groups = self._list(self._cores) if has_groups else ()
-            reductions = tuple(
-                Reduction(ReduceOp(op), a, b) for op, a, b in (self._list(3) for _ in range(count))
-            )
+            reductions = self._reductions(count)
             epilogue = self._code()
+            further = tuple(self._phase() for _ in range(self._next()))
         return Tile(
             self._name, self._cores, lanes, kept, stick_dim, extents, tails, operands, body,
-            reductions, reduces_lanes, groups, epilogue, self._time,
+            reductions, reduces_lanes, groups, epilogue, further, self._time,
         )  # fmt: skip
+
+    def _reductions(self, count: int) -> tuple[Reduction, ...]:
+        rows = (self._list(3) for _ in range(count))
+        return tuple(Reduction(ReduceOp(op), a, b) for op, a, b in rows)
+
+    def _phase(self) -> Phase:
+        body, count = self._code(), self._next()
+        return Phase(body, self._reductions(count), self._code() if count else ())
 
     def _matmul(self) -> Matmul:
         formats = self._list(3)
@@ -285,7 +308,15 @@ class _Reader:
         extents = self._rows(batch + 3)
         x, y, out = (MatmulSide(f, self._list(batch + 2), self._address()) for f in formats)
         groups = self._list(self._cores) if self._next() else ()
-        return Matmul(self._name, self._cores, batch, extents, x, y, out, groups, self._time)
+        operands = tuple(self._epilogue_operand(batch + 2) for _ in range(self._next()))
+        return Matmul(
+            self._name, self._cores, batch, extents, x, y, out, groups, operands, self._code(),
+            self._time,
+        )  # fmt: skip
+
+    def _epilogue_operand(self, dims: int) -> Operand:
+        number, form = self._list(2)
+        return Operand(number, Form(form), self._list(dims), 0, (), self._address())
 
     def _copy_side(self) -> CopySide:
         number, arrangement, axes = self._list(3)

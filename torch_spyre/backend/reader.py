@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,6 +38,11 @@ class SdscFile:
     starts: tuple[tuple[int, ...], ...]
     symbolic: tuple[bool, ...]
     """For each tensor: its addresses are symbol ids."""
+
+    @cached_property
+    def symbols(self) -> frozenset[int]:
+        """All symbol ids of the file."""
+        return frozenset(s for starts, on in zip(self.starts, self.symbolic) if on for s in starts)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ place at every point of every core, which is what fusing needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
@@ -16,6 +17,7 @@ from torch_spyre.backend.steps import (
     Address,
     Copy,
     Gather,
+    Instruction,
     Matmul,
     Operand,
     Space,
@@ -36,6 +38,11 @@ class Region:
     high: int
     is_dense: bool
     """Every byte in between belongs to it."""
+
+    @property
+    def place(self) -> tuple[Space, int]:
+        """What regions must have in common to overlap."""
+        return self.space, self.argument
 
     def overlaps(self, other: Region) -> bool:
         return (
@@ -59,7 +66,7 @@ class Access:
     region: Region
     writes: bool
     operand: int = -1
-    """Number of the operand of a Tile."""
+    """Number of the operand of a Tile, or of the epilogue of a Matmul."""
 
 
 def accesses(step: Step, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
@@ -67,8 +74,10 @@ def accesses(step: Step, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
     if isinstance(step, Tile):
         return tuple(
             Access(operand_region(step, step.operands[number], loop_counts), writes, number)
-            for number, writes in _operand_uses(step)
+            for number, writes in _operand_uses(step.code)
         )
+    if isinstance(step, Matmul):
+        return _matmul_accesses(step, loop_counts)
     result = []
     for address, extent, size, writes in _plain_extents(step):
         region = _region(address, [extent] * step.cores, loop_counts, size)
@@ -76,21 +85,25 @@ def accesses(step: Step, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
     return tuple(result)
 
 
-def _operand_uses(tile: Tile) -> list[tuple[int, bool]]:
-    code = (*tile.body, *tile.epilogue)
+def _operand_uses(code: tuple[Instruction, ...]) -> list[tuple[int, bool]]:
     reads = {i.a for i in code if i.opcode == LOAD}
     writes = {i.destination for i in code if i.opcode == STORE}
     return [(n, False) for n in sorted(reads)] + [(n, True) for n in sorted(writes)]
 
 
+@lru_cache(maxsize=1 << 14)  # cores do the same
+def _walked(points: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    """Bytes to the last of the places that points lie at, and their number."""
+    walked = [(p, s) for p, s in zip(points, strides) if s]
+    return sum((p - 1) * s for p, s in walked), prod(p for p, _ in walked)
+
+
 def operand_region(tile: Tile, operand: Operand, loop_counts: tuple[int, ...]) -> Region:
     sticks = operand.sticks_per_group(tile.lanes)
     within = (sticks - 1) * operand.sub_stride + BYTES_IN_STICK
-    extents, size = [], 0
-    for points in tile.extents:
-        walked = [(p, s) for p, s in zip(points, operand.strides) if s]
-        extents.append(sum((p - 1) * s for p, s in walked) + within)
-        size += prod(p for p, _ in walked) * sticks * BYTES_IN_STICK
+    walked = [_walked(points, operand.strides) for points in tile.extents]
+    extents = [last + within for last, _ in walked]
+    size = sum([count for _, count in walked]) * sticks * BYTES_IN_STICK
     if any(limit >= 0 for limit in operand.limits) or tile.groups:
         size = 0  # part of it is left out
     return _region(operand.address, extents, loop_counts, size)
@@ -118,8 +131,6 @@ def _walk(extents: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 def _plain_extents(step: Step) -> list[tuple[Address, int, int, bool]]:
     """For each operand: address, bytes from there, bytes written for certain, whether it writes."""
-    if isinstance(step, Matmul):
-        return _matmul_extents(step)
     if isinstance(step, Copy):
         result = []
         for side, writes in ((step.source_side, False), (step.destination, True)):
@@ -131,12 +142,17 @@ def _plain_extents(step: Step) -> list[tuple[Address, int, int, bool]]:
         most = _largest(step.extents)
         last = max(step.first_index) + (most[step.stick_dim] if step.stick_dim >= 0 else 1)
         index = _walk(most, step.index.strides) + last // 32 * step.stick_stride
-        value = _walk(most, step.value.strides) + (step.rows - 1) * step.row_stride
+        value, out = _walk(most, step.value.strides), _walk(most, step.out.strides)
+        rows = (step.rows - 1) * step.row_stride
         size = BYTES_IN_STICK * sum(prod(e) for e in step.extents)
+        if step.scatters:
+            out, size = out + rows, 0  # which rows is not known
+        else:
+            value += rows
         return [
             (step.value.address, value, 0, False),
             (step.index.address, index, 0, False),
-            (step.out.address, _walk(most, step.out.strides), size, True),
+            (step.out.address, out, size, True),
         ]
     assert isinstance(step, Topk)
     most = _largest(step.extents)
@@ -152,15 +168,37 @@ def _largest(extents: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     return tuple(max(column) for column in zip(*extents))
 
 
-def _matmul_extents(step: Matmul) -> list[tuple[Address, int, int, bool]]:
+def _matmul_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
     *batch, rows, columns, depth = _largest(step.extents)
-    x_sticks = -(-depth // FORMAT_OF_NUMBER[step.x.format].per_stick)
-    size = 0 if step.groups else BYTES_IN_STICK * sum(prod(e[:-1]) for e in step.extents)
-    return [
-        (step.x.address, _walk((*batch, rows, x_sticks), step.x.strides), 0, False),
-        (step.y.address, _walk((*batch, depth, columns), step.y.strides), 0, False),
-        (step.out.address, _walk((*batch, rows, columns), step.out.strides), size, True),
-    ]
+    x_sticks, y_sticks = (
+        -(-count // FORMAT_OF_NUMBER[side.format].per_stick)
+        for count, side in ((depth, step.x), (columns, step.y))
+    )
+    result = []
+    for side, points in (
+        (step.x, (*batch, rows, x_sticks)),
+        (step.y, (*batch, depth, y_sticks)),
+    ):
+        extents = [_walk(points, side.strides)] * step.cores
+        result.append(Access(_region(side.address, extents, loop_counts, 0), writes=False))
+    operands = step.epilogue_operands
+    uses = _operand_uses(step.epilogue) if step.epilogue else [(0, True)]
+    for number, writes in uses:
+        region = matmul_region(step, operands[number], loop_counts)
+        result.append(Access(region, writes, number))
+    return tuple(result)
+
+
+def matmul_region(step: Matmul, operand: Operand, loop_counts: tuple[int, ...]) -> Region:
+    """Of an operand of the epilogue."""
+    extents, size = [], 0
+    for *batch_rows, columns, _depth in step.extents:
+        walked = [(p, s) for p, s in zip((*batch_rows, step.sticks(columns)), operand.strides) if s]
+        extents.append(sum((p - 1) * s for p, s in walked) + BYTES_IN_STICK)
+        size += prod(p for p, _ in walked) * BYTES_IN_STICK
+    if step.groups:
+        size = 0  # one core of a group stores
+    return _region(operand.address, extents, loop_counts, size)
 
 
 def exact(a: Operand, b: Operand, lanes: int) -> bool:

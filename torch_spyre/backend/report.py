@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from torch_spyre.backend.bundle import Bundle, Operation, OperationLoop
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
@@ -26,6 +27,8 @@ from torch_spyre.backend.steps import (
     Step,
     Tile,
     Topk,
+    addresses,
+    with_addresses,
 )
 from torch_spyre.backend.timing import device_bytes
 from torch_spyre.opfuncs import TILE_OPCODES
@@ -42,9 +45,11 @@ def describe_bundle(bundle: Bundle) -> list[str]:
     """The operations in order, with everything that was decided about them."""
     operations = bundle.operations()
     noun = "operation" if len(operations) == 1 else "operations"
-    addresses = "symbolic" if bundle.parameters else "concrete"
+    kind = "symbolic" if bundle.parameters else "concrete"
     pool = ", argument 0 is the pool" if bundle.pool is not None else ""
-    lines = [f"bundle {bundle.directory}: {len(operations)} {noun}, {addresses} addresses{pool}"]
+    files = len({operation.file for operation in operations})
+    shared = f" in {files} sdsc files" if files < len(operations) else ""
+    lines = [f"bundle {bundle.directory}: {len(operations)} {noun}{shared}, {kind} addresses{pool}"]
     for node in bundle.body:
         lines += _describe_node(node, bundle, "")
     return lines
@@ -119,7 +124,9 @@ def describe_steps(items: Sequence[Item]) -> list[str]:
     steps = [item for item in items if not isinstance(item, (LoopBegin, LoopEnd))]
     total = _total_us(items)
     noun = "step" if len(steps) == 1 else "steps"
-    lines = [f"program: {len(steps)} {noun}, {total:.2f} us modelled"]
+    different = distinct_steps(items)
+    shared = f", {different} different" if different < len(steps) else ""
+    lines = [f"program: {len(steps)} {noun}{shared}, {total:.2f} us modelled"]
     indent = 1
     for item in items:
         if isinstance(item, LoopEnd):
@@ -136,6 +143,22 @@ def describe_steps(items: Sequence[Item]) -> list[str]:
             f"{_step_name(item)}"
         )
     return lines
+
+
+def distinct_steps(items: Iterable[Item]) -> int:
+    """How many steps there are when those that differ only in where their tensors begin are one:
+    the layers of a model repeat them."""
+    seen = set()
+    for item in items:
+        if isinstance(item, (LoopBegin, LoopEnd)):
+            continue
+        relative = tuple(
+            replace(a, argument=0, offsets=tuple([o - a.offsets[0] for o in a.offsets]))
+            for a in addresses(item)
+        )
+        bare = replace(with_addresses(item, relative), name="", source=(), time_us=0.0)
+        seen.add(bare)
+    return len(seen)
 
 
 def _step_name(step: Step) -> str:
@@ -182,13 +205,16 @@ def _disassemble_step(step: Step) -> list[str]:
     if isinstance(step, Tile):
         return _disassemble_tile(step)
     if isinstance(step, Matmul):
-        lines = [f"extents {_per_core(step.extents)} (batch..., rows, sticks, K)"]
+        lines = [f"extents {_per_core(step.extents)} (batch..., rows, columns, K)"]
         for name, side in (("x", step.x), ("y", step.y), ("out", step.out)):
             lines.append(
                 f"{name:<4}{_format_name(side.format)} strides {list(side.strides)} "
                 f"{_place_text(side.address)}"
             )
-        return lines + _groups_text(step.groups)
+        lines += _groups_text(step.groups)
+        for number, operand in enumerate(step.operands, start=1):
+            lines.append(f"@{number} {_operand_text(operand)}")
+        return lines + [_instruction_text(i) for i in step.epilogue]
     if isinstance(step, Copy):
         lines = []
         for name, copy_side in (("from", step.source_side), ("to", step.destination)):
@@ -203,7 +229,8 @@ def _disassemble_step(step: Step) -> list[str]:
         return lines
     if isinstance(step, Gather):
         return [
-            f"extents {_per_core(step.extents)}, {step.rows} rows {step.row_stride} bytes apart",
+            f"extents {_per_core(step.extents)}, {step.rows} rows {step.row_stride} bytes apart"
+            f"{', scattered' if step.scatters else ''}",
             f"value strides {list(step.value.strides)} {_place_text(step.value.address)}",
             f"index strides {list(step.index.strides)} stick dim {step.stick_dim} "
             f"{_place_text(step.index.address)}",
@@ -229,14 +256,19 @@ def _disassemble_tile(tile: Tile) -> list[str]:
         lines.append(f"tails {_per_core([(tail.bit_count(),) for tail in tile.tails])} lanes")
     for number, operand in enumerate(tile.operands):
         lines.append(f"@{number} {_operand_text(operand)}")
-    lines += [_instruction_text(i, tile) for i in tile.body]
-    for r in tile.reductions:
-        lanes = " and lanes" if tile.reduces_lanes else ""
-        lines.append(
-            f"r{r.destination} = reduce {r.op.name.lower()} r{r.source} over {reduced} dims{lanes}"
-        )
     lines += _groups_text(tile.groups)
-    return lines + [_instruction_text(i, tile) for i in tile.epilogue]
+    for number, phase in enumerate(tile.phases):
+        if number:
+            lines.append(f"phase {number}")
+        lines += [_instruction_text(i) for i in phase.body]
+        for r in phase.reductions:
+            lanes = " and lanes" if tile.reduces_lanes else ""
+            lines.append(
+                f"r{r.destination} = reduce {r.op.name.lower()} r{r.source} "
+                f"over {reduced} dims{lanes}"
+            )
+        lines += [_instruction_text(i) for i in phase.epilogue]
+    return lines
 
 
 def _groups_text(groups: tuple[int, ...]) -> list[str]:
@@ -260,7 +292,7 @@ def _operand_text(o: Operand) -> str:
     return f"{_format_name(o.format)}{form} strides {list(o.strides)}{sub}{limits} {place}"
 
 
-def _instruction_text(i: Instruction, tile: Tile) -> str:
+def _instruction_text(i: Instruction) -> str:
     name = _OPCODE_NAMES.get(i.opcode, f"opcode {i.opcode}")
     if name == "load":
         return f"r{i.destination} = load @{i.a}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from torch_spyre.backend.fuse import drop_stores, is_small_enough, join
 from torch_spyre.backend.regions import Access, accesses
-from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd, Space, Step, Tile
+from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd, Matmul, Space, Step, Tile
 
 
 def schedule(items: Iterable[Item], pool: int | None = None, *, fuse: bool = True) -> list[Item]:
@@ -65,6 +65,13 @@ class _Program:
                 self._entries.append(item)
             else:
                 self._entries.append(_node(item, tuple(loops), tuple(counts)))
+        self._written = {
+            access.region.place
+            for entry in self._entries
+            if isinstance(entry, _Node)
+            for access in entry.touches
+            if access.writes
+        }
 
     def items(self) -> list[Item]:
         return [e.step if isinstance(e, _Node) else e for e in self._entries]
@@ -82,11 +89,14 @@ class _Program:
         if not isinstance(node, _Node) or not isinstance(node.step, Tile):
             return None
         between: list[_Node] = []
+        # What it reads and nobody has written on the way: before the last one who wrote all of it
+        # there is no step to join with, because that one is in the way.
+        open_reads = [a for a in node.touches if not a.writes and a.region.place in self._written]
         for before in range(at - 1, -1, -1):
             earlier = self._entries[before]
-            if not isinstance(earlier, _Node):
+            if not isinstance(earlier, _Node) or not open_reads:
                 return None  # a loop begins or ends
-            if isinstance(earlier.step, Tile) and _is_linked(earlier, node):
+            if isinstance(earlier.step, (Tile, Matmul)) and _is_linked(earlier, node):
                 move_up = not any(node.conflicts(m) for m in between)
                 move_down = move_up or not any(earlier.conflicts(m) for m in between)
                 if move_up or move_down:
@@ -96,24 +106,29 @@ class _Program:
                         if self._replace(before, at, place, joined):
                             return place
             between.append(earlier)
+            open_reads = [
+                read
+                for read in open_reads
+                if not any(a.writes and a.region.covers(read.region) for a in earlier.touches)
+            ]
         return None
 
-    def _replace(self, first: int, second: int, place: int, tile: Tile) -> bool:
+    def _replace(self, first: int, second: int, place: int, joined: Tile | Matmul) -> bool:
         """Put a joined step at `place`, without the stores that nobody reads. False, and nothing
         is changed, when it is too large."""
         old = list(self._entries)
         node = old[second]
         assert isinstance(node, _Node)
         del self._entries[second], self._entries[first]
-        self._entries.insert(place, _node(tile, node.loops, node.counts))
+        self._entries.insert(place, _node(joined, node.loops, node.counts))
         dead = self._dead_stores(place)
         if dead:
-            tile = drop_stores(tile, dead)
-            if not tile.operands:
+            joined = drop_stores(joined, dead)
+            if isinstance(joined, Tile) and not joined.operands:
                 del self._entries[place]  # nobody needs any of it
                 return True
-            self._entries[place] = _node(tile, node.loops, node.counts)
-        if not is_small_enough(tile):
+            self._entries[place] = _node(joined, node.loops, node.counts)
+        if not is_small_enough(joined):
             self._entries = old
             return False
         return True

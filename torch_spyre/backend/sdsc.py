@@ -98,8 +98,12 @@ class Sdsc:
     """Numbers of tensors; without the output, which reductions list too."""
     output: int
     index: int | None = None
-    """The index tensor of a gather."""
+    """The index tensor of a gather or a scatter."""
     _memo: dict[int, dict[str, Axis]] = field(
+        default_factory=dict, compare=False, hash=False, repr=False
+    )
+
+    _offsets: dict[tuple[int, str], tuple[int, ...]] = field(
         default_factory=dict, compare=False, hash=False, repr=False
     )
 
@@ -115,6 +119,11 @@ class Sdsc:
     def opfunc(self) -> OpFunc:
         found = find(self.op)
         return found if found is not None else OPFUNCS[self.op]
+
+    @property
+    def scatters(self) -> bool:
+        """The index tensor chooses rows of the output, not of the input."""
+        return self.index is not None and self.tensors[self.output].indirection == "value_tensor"
 
     @property
     def is_nonstick(self) -> bool:
@@ -178,6 +187,14 @@ class Sdsc:
 
     def storage_bytes(self, tensor: Tensor) -> int:
         return 128 * prod(axis.entries for axis in self.axes(tensor).values())
+
+    def slice_offsets(self, tensor: Tensor, skip: str = "") -> tuple[int, ...]:
+        """`slice_offset` of every core."""
+        key = (tensor.number, skip)
+        if key not in self._offsets:
+            cores = range(self.cores)
+            self._offsets[key] = tuple(self.slice_offset(tensor, core, skip) for core in cores)
+        return self._offsets[key]
 
     def slice_offset(self, tensor: Tensor, core: int, skip: str = "") -> int:
         """Bytes from where core (0, 0, ...) begins to where this core begins."""

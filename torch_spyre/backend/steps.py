@@ -10,6 +10,7 @@ Example: the address of an operand at byte 4096 of argument 2, the same for two 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import prod
@@ -29,6 +30,7 @@ class Kind(IntEnum):
     TOPK = 5
     LOOP_BEGIN = 6
     LOOP_END = 7
+    SCATTER = 8
 
 
 class Space(IntEnum):
@@ -106,8 +108,18 @@ class Reduction:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """Instructions at every point, their reductions, and instructions on the results."""
+
+    body: tuple[Instruction, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
+    epilogue: tuple[Instruction, ...] = ()
+
+
+@dataclass(frozen=True)
 class Tile:
-    """A chain of pointwise operations, or a reduction with what precedes and follows it."""
+    """A chain of pointwise operations, or a reduction with what precedes and follows it. Further
+    phases work on the same points, row after row, and know what the phases before had."""
 
     name: str
     cores: int
@@ -126,13 +138,35 @@ class Tile:
     groups: tuple[int, ...] = ()
     """For each core the number of its group, or nothing."""
     epilogue: tuple[Instruction, ...] = ()
+    further: tuple[Phase, ...] = ()
     time_us: float = 0.0
     source: tuple[str, ...] = ()
     """The operations it stands for, in order."""
+    starts: tuple[tuple[int, ...], ...] = ()
+    """For each core its first point per dimension, where cores divide a grid; not written."""
 
     @property
     def dims(self) -> int:
         return len(self.extents[0])
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(self.body, self.reductions, self.epilogue), *self.further)
+
+    def with_phases(self, phases: Sequence[Phase]) -> Tile:
+        first = phases[0]
+        return replace(
+            self,
+            body=first.body,
+            reductions=first.reductions,
+            epilogue=first.epilogue,
+            further=tuple(phases[1:]),
+        )
+
+    @property
+    def code(self) -> tuple[Instruction, ...]:
+        """All instructions, in order."""
+        return tuple(i for p in self.phases for i in (*p.body, *p.epilogue))
 
 
 @dataclass(frozen=True)
@@ -149,13 +183,31 @@ class Matmul:
     cores: int
     batch: int
     extents: tuple[tuple[int, ...], ...]
-    """For each core: batch..., M, N in sticks, K in elements."""
+    """For each core: batch..., M, N, K in valid elements; whole sticks of N are stored."""
     x: MatmulSide
     y: MatmulSide
     out: MatmulSide
     groups: tuple[int, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    """What the epilogue loads and stores beside `out`: VECTOR or SPLAT, strides as those of a side,
+    sub_stride 0, limits ()."""
+    epilogue: tuple[Instruction, ...] = ()
+    """Runs on the sums, which are in register 0. Operand 0 is `out`, those from 1 on are
+    `operands`. Without instructions the sums are rounded and stored to `out`."""
     time_us: float = 0.0
     source: tuple[str, ...] = ()
+    starts: tuple[tuple[int, ...], ...] = ()
+    """For each core its first batch..., row, stick of columns, as in a Tile."""
+
+    def sticks(self, columns: int) -> int:
+        """Of `out` that a number of columns takes."""
+        return -(-columns // FORMAT_OF_NUMBER[self.out.format].per_stick)
+
+    @property
+    def epilogue_operands(self) -> tuple[Operand, ...]:
+        """All that the epilogue can name, in order: `out` first."""
+        out = Operand(self.out.format, Form.VECTOR, self.out.strides, 0, (), self.out.address)
+        return (out, *self.operands)
 
 
 @dataclass(frozen=True)
@@ -203,6 +255,8 @@ class Gather:
     out: GatherSide
     time_us: float = 0.0
     source: tuple[str, ...] = ()
+    scatters: bool = False
+    """The index chooses rows of `out`, not of `value`."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +295,8 @@ def addresses(step: Step) -> tuple[Address, ...]:
     if isinstance(step, Tile):
         return tuple(o.address for o in step.operands)
     if isinstance(step, Matmul):
-        return (step.x.address, step.y.address, step.out.address)
+        sides = (step.x.address, step.y.address, step.out.address)
+        return (*sides, *(o.address for o in step.operands))
     if isinstance(step, Copy):
         return (step.source_side.address, step.destination.address)
     if isinstance(step, Gather):
@@ -268,6 +323,7 @@ def with_addresses(step: Step, new: tuple[Address, ...]) -> Step:
             x=replace(step.x, address=new[0]),
             y=replace(step.y, address=new[1]),
             out=replace(step.out, address=new[2]),
+            operands=tuple(replace(o, address=a) for o, a in zip(step.operands, new[3:])),
         )
     if isinstance(step, Copy):
         return replace(

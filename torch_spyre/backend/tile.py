@@ -98,11 +98,15 @@ class _Space:
         self.tails = tuple(self._tail(core) for core in range(sdsc.cores))
 
     def _ordered(self, dims: list[str], tensor: Tensor) -> list[str]:
-        """Outermost first, without those that every core walks over in one point."""
+        """Outermost first, without those that have one point."""
         order = {d: i for i, d in enumerate(tensor.order)}
         dims = sorted(dims, key=lambda d: -order.get(d, len(order)))
+        return [d for d in dims if d == self.stick or self._is_walked(d)]
+
+    def _is_walked(self, dim: str) -> bool:
+        """Some core has several points along it, or cores divide it."""
         cores = range(self.sdsc.cores)
-        return [d for d in dims if d == self.stick or any(self._extent(c, d) != 1 for c in cores)]
+        return self.sdsc.split(dim) > 1 or any(self._extent(core, dim) > 1 for core in cores)
 
     def _count(self, core: int, dim: str) -> int:
         """Elements of a dimension that count."""
@@ -124,14 +128,25 @@ class _Space:
         columns = map(arranged_column if self.all_arranged else int, range(self.lanes))
         return sum(1 << lane for lane, column in enumerate(columns) if column < rest)
 
+    def starts(self) -> tuple[tuple[int, ...], ...]:
+        """For each core its first point; nothing where shares do not begin with whole groups."""
+        sdsc = self.sdsc
+        size = sdsc.slice_size(self.stick)
+        if sdsc.split(self.stick) > 1 and size % self.lanes:
+            return ()
+        units = {self.stick: self.lanes}
+        return tuple(
+            tuple(sdsc.slice(core, d) * sdsc.slice_size(d) // units.get(d, 1) for d in self.dims)
+            for core in range(sdsc.cores)
+        )
+
     def operand(self, tensor: Tensor, form: Form) -> Operand:
         sdsc = self.sdsc
         axes = sdsc.axes(tensor)
         per_group = self.lanes // tensor.per_stick if form == Form.VECTOR else 1
         strides = []
-        for position, dim in enumerate(self.dims):
-            is_walked = dim in axes and any(e[position] > 1 for e in self.extents)
-            stride = axes[dim].stride if is_walked else 0
+        for dim in self.dims:
+            stride = axes[dim].stride if dim in axes and self._is_walked(dim) else 0
             strides.append(stride * per_group if dim == self.stick else stride)
         return Operand(
             tensor.format.number,
@@ -171,6 +186,9 @@ class _Code:
         self.operands: list[Operand] = []
         self.code: list[Instruction] = []
         self.registers = 0
+        used = [sdsc.tensors[i] for i in (*sdsc.inputs, sdsc.output)]
+        self.is_short = all(t.format.kind == "float" and t.format.bytes == 2 for t in used)
+        """All tensors have 16 bits: functions need not be better than that."""
 
     def pointwise(self) -> Tile:
         sdsc = self.sdsc
@@ -230,6 +248,7 @@ class _Code:
             groups=reduction_groups(sdsc) if reductions else (),
             epilogue=tuple(epilogue),
             source=(sdsc.op,),
+            starts=space.starts(),
         )
 
     def _new(self) -> int:
@@ -238,6 +257,8 @@ class _Code:
 
     def _emit(self, opcode: str, *sources: int, immediates: Sequence[int] = ()) -> int:
         a, b, c = (*sources, NONE, NONE, NONE)[:3]
+        if self.is_short and f"short_{opcode}" in TILE_OPCODES:
+            opcode = f"short_{opcode}"
         first, second = (*immediates, 0, 0)[:2]
         target = self._new()
         self.code.append(Instruction(TILE_OPCODES[opcode], target, a, b, c, first, second))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
@@ -32,11 +33,13 @@ from torch_spyre.constants import BYTES_IN_STICK
 from torch_spyre.hardware import CARD, Hardware
 from torch_spyre.opfuncs import OPFUNCS, TILE_OPCODES
 
-_MOVES = {TILE_OPCODES[name] for name in ("load", "store", "round", "copy", "constant")}
+_MOVES = {TILE_OPCODES[name] for name in ("load", "store", "round", "spread", "copy", "constant")}
 _SPECIAL = {
-    TILE_OPCODES[row.tile]
+    TILE_OPCODES[name]
     for row in OPFUNCS.values()
     if row.cost == "special" and isinstance(row.tile, str)
+    for name in (row.tile, f"short_{row.tile}")
+    if name in TILE_OPCODES
 } | {TILE_OPCODES["div"]}
 
 
@@ -47,11 +50,12 @@ def with_time(step: Step, hardware: Hardware = CARD) -> Step:
 
 def step_us(step: Step, hardware: Hardware = CARD) -> float:
     lx = [0] * step.cores
-    for flow in _flows(step):
+    flows = _flows(step)
+    for flow in flows:
         if flow.address.space == Space.LX:
             lx = [a + b for a, b in zip(lx, flow.bytes)]
     return max(
-        device_bytes(step) / hardware.memory_bytes_per_us,
+        sum(flow.device_bytes() for flow in flows) / hardware.memory_bytes_per_us,
         max(lx) / (hardware.lx_bytes_per_cycle * hardware.cycles_per_us),
         _compute_us(step, hardware),
     )
@@ -92,7 +96,7 @@ def _flows(step: Step) -> list[_Flow]:
     if isinstance(step, Gather):
         moved = [BYTES_IN_STICK * prod(e) for e in step.extents]
         indices = [BYTES_IN_STICK * _places(e, step.index.strides) for e in step.extents]
-        # Every core reads rows of its own choice from the same value.
+        # Every core reads rows of its own choice from the same value, or writes its own ones.
         return [
             _Flow(step.value.address, moved, range(step.cores)),
             _Flow(step.index.address, indices, step.first_index),
@@ -101,14 +105,15 @@ def _flows(step: Step) -> list[_Flow]:
     return _topk_flows(step)
 
 
-def _places(extents: Sequence[int], strides: Sequence[int]) -> int:
+@lru_cache(maxsize=1 << 14)  # cores do the same
+def _places(extents: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """Different places that the points lie at."""
     return prod(e for e, s in zip(extents, strides) if s)
 
 
 def _tile_flows(tile: Tile) -> list[_Flow]:
     flows = []
-    for i in (*tile.body, *tile.epilogue):
+    for i in tile.code:
         if i.opcode not in (LOAD, STORE):
             continue
         operand = tile.operands[i.a if i.opcode == LOAD else i.destination]
@@ -119,21 +124,27 @@ def _tile_flows(tile: Tile) -> list[_Flow]:
 
 
 def _matmul_flows(step: Matmul) -> list[_Flow]:
-    per_x, per_y, per_out = (
-        FORMAT_OF_NUMBER[side.format].per_stick for side in (step.x, step.y, step.out)
-    )
-    x, y, out = [], [], []
+    per_x, per_y = (FORMAT_OF_NUMBER[side.format].per_stick for side in (step.x, step.y))
+    x, y = [], []
     for *batch, rows, columns, depth in step.extents:
-        columns_of_y = -(-columns * per_out // per_y)
         x.append(BYTES_IN_STICK * _places((*batch, rows, -(-depth // per_x)), step.x.strides))
-        y.append(BYTES_IN_STICK * _places((*batch, depth, columns_of_y), step.y.strides))
-        out.append(BYTES_IN_STICK * _places((*batch, rows, columns), step.out.strides))
-    return [_Flow(step.x.address, x), _Flow(step.y.address, y), _Flow(step.out.address, out)]
+        y.append(BYTES_IN_STICK * _places((*batch, depth, -(-columns // per_y)), step.y.strides))
+    flows = [_Flow(step.x.address, x), _Flow(step.y.address, y)]
+    moved = [i for i in step.epilogue if i.opcode in (LOAD, STORE)]
+    numbers = [i.a if i.opcode == LOAD else i.destination for i in moved]
+    for number in numbers if step.epilogue else [0]:
+        operand = step.epilogue_operands[number]
+        counts = [
+            BYTES_IN_STICK * _places((*batch_rows, step.sticks(columns)), operand.strides)
+            for *batch_rows, columns, _ in step.extents
+        ]
+        flows.append(_Flow(operand.address, counts))
+    return flows
 
 
 def _copy_flow(side: CopySide) -> _Flow:
     size = FORMAT_OF_NUMBER[side.format].bytes
-    counts = [size * _places(sizes, side.view_strides) for _, *sizes in side.views]
+    counts = [size * _places(view[1:], side.view_strides) for view in side.views]
     return _Flow(side.address, counts, [offset for offset, *_ in side.views])
 
 
@@ -152,17 +163,23 @@ def _compute_us(step: Step, hardware: Hardware) -> float:
     cycle_lanes = hardware.sfp_lanes_per_cycle * hardware.corelets_per_core
     lane_rate = cycle_lanes * hardware.cycles_per_us
     if isinstance(step, Tile):
-        body = sum(_cycles(i, hardware) for i in step.body) + len(step.reductions)
-        epilogue = sum(_cycles(i, hardware) for i in step.epilogue)
+        body = sum(
+            sum(_cycles(i, hardware) for i in p.body) + len(p.reductions) for p in step.phases
+        )
+        epilogue = sum(_cycles(i, hardware) for p in step.phases for i in p.epilogue)
         cycles = [
             body * prod(extents) + epilogue * prod(extents[: step.kept]) for extents in step.extents
         ]
         return max(cycles) * step.lanes / lane_rate
     if isinstance(step, Matmul):
+        # The PT array multiplies while the SFP works on what it has finished.
         per_stick = FORMAT_OF_NUMBER[step.out.format].per_stick
-        flops = max(2 * prod(e) * per_stick for e in step.extents)
+        lanes = [prod(rows) * step.sticks(n) * per_stick for *rows, n, _ in step.extents]
+        flops = max(2 * count * e[-1] for count, e in zip(lanes, step.extents))
         slower = FORMAT_OF_NUMBER[step.x.format].bytes / 2
-        return flops * slower / (hardware.matmul_flops_per_us / hardware.cores)
+        product = flops * slower / (hardware.matmul_flops_per_us / hardware.cores)
+        epilogue = sum(_cycles(i, hardware) for i in step.epilogue)
+        return max(product, max(lanes) * epilogue / lane_rate)
     if isinstance(step, Topk):
         return max(prod(e) for e in step.extents) * step.count * step.k * step.lanes / lane_rate
     return 0.0

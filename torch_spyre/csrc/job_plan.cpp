@@ -61,11 +61,25 @@ void submit_init(const JobPlanPtr& plan, size_t index, const InitTransfer& init,
        .uses = {}});
 }
 
+// Whether a program is over on this host before another thread has woken up: a few tiles without
+// loops.
+bool is_small(const card::ParsedProgram& program) {
+  constexpr int64_t kSmallElements = 16 * 1024;
+  int64_t elements = 0;
+  for (const auto& step : program.steps) {
+    const auto* tile = std::get_if<card::TileStep>(&step.what);
+    if (tile == nullptr) return false;
+    elements += tile->elements;
+  }
+  return elements <= kSmallElements;
+}
+
 // Reads programs that initial transfers bring, for their modelled time. What is wrong with one is
 // said when it runs, because a step before may still mend it.
 void load_programs(JobPlan& plan, const std::vector<InitTransfer>& inits) {
   plan.programs.resize(plan.steps.size());
   plan.compute_us.resize(plan.steps.size());
+  plan.small.resize(plan.steps.size());
   std::vector<std::byte> memory;
   for (const auto& init : inits) {
     memory.resize(std::max(memory.size(), init.offset + init.bytes->size()));
@@ -77,6 +91,7 @@ void load_programs(JobPlan& plan, const std::vector<InitTransfer>& inits) {
     try {
       read_program(plan.programs[i], step.offset, std::span(memory).subspan(step.offset));
       plan.compute_us[i] = plan.programs[i].parsed->device_us;
+      plan.small[i] = is_small(*plan.programs[i].parsed);
     } catch (const card::ProgramError&) {
     }
   }
@@ -220,7 +235,10 @@ void submit_step(const JobPlanPtr& plan, size_t index, const ArgumentsPtr& argum
   job.stream = stream;
   job.engine = engine_of(step.type);
   job.device_us = step_us(*plan, index, card.hardware);
-  if (step.type == StepType::COMPUTE) job.uses = arguments->blocks;  // no other step touches them
+  if (step.type == StepType::COMPUTE) {
+    job.uses = arguments->blocks;  // no other step touches them
+    job.small = plan->small[index];
+  }
   job.run = [plan, index, arguments, &card] { run_step(*plan, index, *arguments, card); };
   card.queue.submit(std::move(job));
 }

@@ -41,6 +41,7 @@ struct JobPlan {
   std::vector<PinnedBuffer> buffers;
   std::vector<Step> steps;
   std::vector<double> compute_us;  // by step: modelled time of its program
+  std::vector<bool> small;         // by step: its program takes no time worth a thread
   // By step. Filled when the plan is made, then only touched by the card's executor thread.
   std::vector<LoadedProgram> programs;
 

@@ -4,6 +4,8 @@
 #include <torch/csrc/Stream.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "card/program.h"
+#include "card/step_profile.h"
 #include "job_plan.h"
 
 namespace spyre {
@@ -88,6 +90,21 @@ void bind_job_plans(py::module& m) {
         launch_kernel(directory, tensors);
       },
       py::arg("code_dir"), py::arg("args"), "Load a kernel in the older form, once, and run it.");
+  m.def("_start_step_profile", &card::start_step_profile,
+        "From now on the time of each step of a program is measured.");
+  m.def(
+      "_stop_step_profile",
+      [] {
+        py::list rows;
+        for (const auto& row : card::stop_step_profile()) {
+          rows.append(py::make_tuple(row.name, card::step_kind_name(row.kind), row.count,
+                                     row.fastest * static_cast<double>(row.count), row.device_us));
+        }
+        return rows;
+      },
+      "(name, kind, count, seconds, modelled microseconds of one run) of each step. The seconds "
+      "are "
+      "those of its fastest run on this host, times the count.");
   m.def("_clear_kernel_cache", [] {
     NoGil no_gil;
     clear_kernel_cache();

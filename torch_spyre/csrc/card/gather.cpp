@@ -70,9 +70,9 @@ class Walk {
                       n % kIndicesPerStick * sizeof(row),
                   sizeof(row));
       if (row < -step_.rows || row >= step_.rows) fail(head_, row, step_.rows);
-      const int64_t chosen = row < 0 ? row + step_.rows : row;
-      std::memcpy(out + i * out_stride, value + i * value_stride + chosen * step_.row_stride,
-                  kStickBytes);
+      const int64_t chosen = (row < 0 ? row + step_.rows : row) * step_.row_stride;
+      std::memcpy(out + i * out_stride + (step_.scatters ? chosen : 0),
+                  value + i * value_stride + (step_.scatters ? 0 : chosen), kStickBytes);
     }
   }
 
@@ -125,6 +125,12 @@ GatherStep parse_gather(WordReader& reader, const StepHead& head) {
   }
   step.out.strides = reader.list(step.dims);
   step.out.address = parse_address(reader, head);
+  return step;
+}
+
+GatherStep parse_scatter(WordReader& reader, const StepHead& head) {
+  GatherStep step = parse_gather(reader, head);
+  step.scatters = true;
   return step;
 }
 

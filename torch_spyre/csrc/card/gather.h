@@ -1,4 +1,5 @@
-// Gathers of sticks (step kind 4): out[p] = value[p, index[p]], one stick for each point.
+// Gathers of sticks (step kind 4): out[p] = value[p, index[p]], one stick for each point; and the
+// other way round, scatters (step kind 8): out[p, index[p]] = value[p].
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,11 @@ struct GatherStep {
   int stick_dim = -1;  // dimension along which indices are neighbours in a stick, or -1
   int64_t stick_stride = 0;
   std::vector<int64_t> first_index;  // by core, along stick_dim
+  bool scatters = false;             // the index chooses rows of out, not of value
 };
 
 GatherStep parse_gather(WordReader& reader, const StepHead& head);
+GatherStep parse_scatter(WordReader& reader, const StepHead& head);
 // Throws std::runtime_error for an index out of bounds.
 void run_gather(const GatherStep& step, const StepHead& head, const RunContext& context);
 

@@ -1,24 +1,21 @@
 // How a product is computed:
 //
-//   1. Rows of x are unpacked to float32, in blocks of kDepthBlock columns. Row lists that several
+//   1. Rows of x are unpacked to float32, in blocks of depth (columns of x). Row lists that several
 //      products or tiles use are unpacked once; those of small batches by the thread that needs
 //      them.
 //   2. The results are cut into tiles, which threads claim. A tile unpacks the part of y that it
-//      needs, kDepthBlock rows at a time, multiplies, and keeps its float32 sums until the end.
-//   3. The sums are rounded and stored.
+//      needs, one block of depth at a time, and multiplies strips of rows with it.
+//   3. A strip that is finished is stored (matmul_results.h) while it is still in the cache.
 //
 // With few rows there is no use in storing what is unpacked of y: it is multiplied on the fly.
 #include "matmul.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <map>
 #include <memory>
-#include <tuple>
 
+#include "matmul_inputs.h"
 #include "matmul_kernels.h"
-#include "tile_operand.h"
+#include "matmul_results.h"
 
 namespace spyre::card {
 
@@ -36,17 +33,25 @@ const MatmulKernels& matmul_kernels(Simd simd) {
 
 namespace {
 
-using Place = MatmulStep::Place;
-using Rows = MatmulStep::Rows;
 using RowList = MatmulStep::RowList;
 using Product = MatmulStep::Product;
 
-constexpr int64_t kDepthBlock = 256;
-constexpr int64_t kCachedRows = 96;  // rows of x that stay in the L2 cache, with one depth block
-constexpr int64_t kTileRows = 768;   // enough to pay for unpacking y
+// A panel of y, kDepthBlock x 16 floats, stays in the L1 cache, a strip of x and the panels of a
+// tile in the L2 cache.
+constexpr int64_t kWholeDepth = 512;  // up to which depth is one block
+constexpr int64_t kDepthBlock = 384;
+constexpr int64_t kDirectDepth = 128;       // the same for what is multiplied on the fly
+constexpr int64_t kStripFloats = 36 << 10;  // of x
+constexpr int64_t kMostStripRows = 96;
+constexpr int64_t kLeastStripRows = 48;
+constexpr int64_t kTileRows = 384;        // enough to pay for unpacking y
+constexpr int64_t kWholeTileRows = 1536;  // where depth is one block, and sums are stored at once
+constexpr int64_t kLeastTileRows = 120;
 constexpr int64_t kTileColumns = 128;
 constexpr int64_t kNarrowColumns = 64;  // with few rows
 constexpr int64_t kFewRows = 48;
+constexpr int64_t kManyRows = 384;           // for which it pays to unpack all of y at once
+constexpr size_t kColumnsAtOnce = 4;         // tiles of columns
 constexpr int64_t kPackedFloats = 4 << 20;   // of x, unpacked at a time
 constexpr int64_t kAloneFloats = 256 << 10;  // up to which a thread unpacks x for itself
 constexpr int64_t kSerialWork = 512 << 10;   // multiplications for which threads do not pay
@@ -55,198 +60,16 @@ constexpr int64_t kSerialFloats = 64 << 10;  // of x, likewise for unpacking
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 int64_t pieces_of(int64_t value, int64_t piece) { return (value + piece - 1) / piece; }
 
-// ------------------------------------------------------------------------------------- parsing
-
-bool is_input_format(DataFormat format) {
-  return format == DataFormat::SEN169_FP16 || format == DataFormat::IEEE_FP32 ||
-         format == DataFormat::SEN143_FP8 || format == DataFormat::IEEE_FP16 ||
-         format == DataFormat::BFLOAT16;
+// Width of the blocks of a depth, whole panels; the last one may be smaller.
+int64_t depth_block(int64_t depth) {
+  const int64_t blocks = depth <= kWholeDepth ? 1 : pieces_of(depth, kDepthBlock);
+  return round_up(std::max<int64_t>(pieces_of(depth, blocks), 1), kPanel);
 }
 
-MatmulOperand parse_operand(WordReader& reader, const StepHead& head, DataFormat format,
-                            int64_t batch_dims) {
-  MatmulOperand operand;
-  operand.format = format;
-  operand.batch_strides = reader.list(batch_dims);
-  operand.row_stride = reader.next();
-  operand.stick_stride = reader.next();
-  operand.address = parse_address(reader, head);
-  return operand;
+int64_t strip_rows(int64_t depth_block) {
+  const int64_t rows = kStripFloats / depth_block / kMicroRows * kMicroRows;
+  return std::clamp(rows, kLeastStripRows, kMostStripRows);
 }
-
-// Places are counted from where the operand begins on core 0, or on their core in a scratchpad:
-// whatever the arguments of a launch and the loops, equal places stay equal.
-Place place_on(const MatmulOperand& operand, int core, int64_t batch_offset) {
-  if (operand.address.space == Space::LX) return {core, batch_offset};
-  const std::vector<int64_t>& offsets = operand.address.offsets;
-  return {0, offsets[core] - offsets[0] + batch_offset};
-}
-
-// Extents of one core.
-struct Extents {
-  std::vector<int64_t> batch;
-  int64_t rows, columns, depth;
-};
-
-// Calls visit(index) for all indices below `sizes`, the last dimension fastest.
-template <class Visit>
-void for_each_batch(const std::vector<int64_t>& sizes, Visit&& visit) {
-  std::vector<int64_t> index(sizes.size(), 0);
-  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return;
-  while (true) {
-    visit(index);
-    size_t d = sizes.size();
-    while (d > 0 && ++index[d - 1] == sizes[d - 1]) index[--d] = 0;
-    if (d == 0) return;
-  }
-}
-
-int64_t batch_offset(const MatmulOperand& operand, const std::vector<int64_t>& index) {
-  int64_t offset = 0;
-  for (size_t d = 0; d < index.size(); ++d) offset += index[d] * operand.batch_strides[d];
-  return offset;
-}
-
-// Collects the slices of cores and batches by the y that they use.
-class Collector {
- public:
-  explicit Collector(MatmulStep& step) : step_(step) {}
-
-  // `parts` are the cores that divide k.
-  void add(const std::vector<int>& parts, const std::vector<Extents>& extents) {
-    const Extents& first = extents[parts[0]];
-    if (first.rows == 0 || first.columns == 0) return;
-    std::vector<int64_t> depths;
-    for (int core : parts) depths.push_back(extents[core].depth);
-    for_each_batch(first.batch, [&](const std::vector<int64_t>& index) {
-      Rows rows = {{}, first.rows};
-      std::vector<Place> y;
-      for (int core : parts) {
-        rows.x.push_back(place_on(step_.x, core, batch_offset(step_.x, index)));
-        y.push_back(place_on(step_.y, core, batch_offset(step_.y, index)));
-      }
-      const Place out = place_on(step_.out, parts[0], batch_offset(step_.out, index));
-      const auto [entry, is_new] =
-          by_y_.try_emplace({y, first.columns, depths}, step_.products.size());
-      if (is_new) {
-        step_.products.push_back({0, y, {}, first.columns});
-        lists_.push_back({{}, depths});
-      }
-      append(step_.products[entry->second], lists_[entry->second], rows, out);
-    });
-  }
-
-  // Gives the products their row lists, equal ones once, and sorts them by it.
-  void finish() {
-    std::map<RowList, int> numbers;
-    for (size_t i = 0; i < step_.products.size(); ++i) {
-      const auto [entry, is_new] =
-          numbers.try_emplace(lists_[i], static_cast<int>(step_.row_lists.size()));
-      if (is_new) step_.row_lists.push_back(lists_[i]);
-      step_.products[i].rows = entry->second;
-      ++step_.row_lists[entry->second].users;
-    }
-    std::stable_sort(step_.products.begin(), step_.products.end(),
-                     [](const Product& a, const Product& b) { return a.rows < b.rows; });
-  }
-
- private:
-  // Below the rows that are there, as one with the last ones if they go on from them.
-  void append(Product& product, RowList& list, const Rows& rows, const Place& out) {
-    list.count += rows.count;
-    if (!list.rows.empty() &&
-        follows(out, product.out.back(), list.rows.back().count, step_.out.row_stride)) {
-      Rows& last = list.rows.back();
-      bool all = true;
-      for (size_t part = 0; part < rows.x.size(); ++part) {
-        all &= follows(rows.x[part], last.x[part], last.count, step_.x.row_stride);
-      }
-      if (all) {
-        last.count += rows.count;
-        return;
-      }
-    }
-    list.rows.push_back(rows);
-    product.out.push_back(out);
-  }
-
-  static bool follows(const Place& next, const Place& place, int64_t rows, int64_t stride) {
-    return next.core == place.core && next.offset == place.offset + rows * stride;
-  }
-
-  MatmulStep& step_;
-  std::vector<RowList> lists_;  // by product
-  std::map<std::tuple<std::vector<Place>, int64_t, std::vector<int64_t>>, size_t> by_y_;
-};
-
-// Cores of one group in order of their numbers; groups in order of their first core.
-std::vector<std::vector<int>> read_groups(WordReader& reader, const StepHead& head) {
-  std::vector<std::vector<int>> groups;
-  if (reader.next(0, 1, "has groups") == 0) {
-    for (int core = 0; core < head.cores; ++core) groups.push_back({core});
-    return groups;
-  }
-  std::map<int64_t, size_t> known;
-  for (int core = 0; core < head.cores; ++core) {
-    const auto [entry, is_new] = known.try_emplace(reader.next(), groups.size());
-    if (is_new) groups.emplace_back();
-    groups[entry->second].push_back(core);
-  }
-  return groups;
-}
-
-// ------------------------------------------------------------------------------------- formats
-
-struct FloatOfE4m3 {
-  FloatOfE4m3() {
-    for (int code = 0; code < 256; ++code) {
-      const std::byte byte{static_cast<uint8_t>(code)};
-      values[code] =
-          std::bit_cast<float>(load_element(DataFormat::SEN143_FP8, Numerics::DLFLOAT16, &byte));
-    }
-  }
-  std::array<float, 256> values;
-};
-
-bool unpack_e4m3(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
-                 int64_t rows, int64_t cols, Stores) {
-  static const FloatOfE4m3 table;
-  for (int64_t r = 0; r < rows; ++r) {
-    float* to = reinterpret_cast<float*>(dst + r * dst_pitch);
-    const std::byte* from = src + r * src_pitch;
-    for (int64_t c = 0; c < cols; ++c) to[c] = table.values[std::to_integer<uint8_t>(from[c])];
-  }
-  return true;
-}
-
-bool is_dlfloat16(DataFormat format, Numerics numerics) {
-  return format == DataFormat::SEN169_FP16 && numerics == Numerics::DLFLOAT16;
-}
-
-ConvertRows unpacker(DataFormat format, Numerics numerics, const ConvertTable& table) {
-  if (format == DataFormat::SEN143_FP8) return unpack_e4m3;
-  if (format == DataFormat::BFLOAT16) return table.to_card[int(Conversion::BF16_F32)];
-  if (format == DataFormat::IEEE_FP32) return table.from_card[int(Conversion::COPY_4)];
-  return table.from_card[int(is_dlfloat16(format, numerics) ? Conversion::F32_DLF16
-                                                            : Conversion::F32_HALF)];
-}
-
-ConvertRows packer(DataFormat format, Numerics numerics, const ConvertTable& table) {
-  if (format == DataFormat::BFLOAT16) return table.from_card[int(Conversion::BF16_F32)];
-  if (format == DataFormat::IEEE_FP32) return table.to_card[int(Conversion::COPY_4)];
-  return table
-      .to_card[int(is_dlfloat16(format, numerics) ? Conversion::F32_DLF16 : Conversion::F32_HALF)];
-}
-
-// None for formats that are rare: these are unpacked panel by panel, whatever the number of rows.
-MatmulKernels::Format kernels_for(DataFormat format, Numerics numerics,
-                                  const MatmulKernels& kernels) {
-  if (format == DataFormat::IEEE_FP32) return kernels.single;
-  if (format == DataFormat::SEN143_FP8 || format == DataFormat::BFLOAT16) return {};
-  return is_dlfloat16(format, numerics) ? kernels.dlfloat16 : kernels.half;
-}
-
-// ------------------------------------------------------------------------------------- running
 
 // Memory of a thread that is kept from one step to the next, so that its pages are touched once.
 class Scratch {
@@ -269,50 +92,11 @@ class Scratch {
   int64_t size_ = 0;
 };
 
-thread_local Scratch shared_rows;  // of the thread that runs a step: x for all threads
-thread_local Scratch own_rows;     // x for this thread alone
-thread_local Scratch panels;       // of y
+thread_local Scratch shared_rows;    // of the thread that runs a step: x for all threads
+thread_local Scratch shared_panels;  // likewise of y
+thread_local Scratch own_rows;       // x for this thread alone
+thread_local Scratch panels;         // of y
 thread_local Scratch sums;
-
-// Where an operand begins: by core in a scratchpad, else once.
-class Bases {
- public:
-  Bases(const MatmulOperand& operand, const StepHead& head, const RunContext& context) {
-    const int count = operand.address.space == Space::LX ? head.cores : std::min(head.cores, 1);
-    for (int core = 0; core < count; ++core) {
-      bases_.push_back(resolve(operand.address, core, context));
-    }
-  }
-  std::byte* operator[](const Place& place) const { return bases_[place.core] + place.offset; }
-
- private:
-  std::vector<std::byte*> bases_;
-};
-
-// Elements along sticks, from an element that a pointer may name inside its stick.
-class StickRow {
- public:
-  StickRow(std::byte* begin, const MatmulOperand& operand)
-      : elem_bytes_(bytes_per_elem(operand.format)),
-        per_stick_(elems_per_stick(operand.format)),
-        stick_stride_(operand.stick_stride) {
-    const int64_t inside = reinterpret_cast<uintptr_t>(begin) % kStickBytes;
-    begin_ = begin - inside;
-    skipped_ = inside / elem_bytes_;
-  }
-  std::byte* at(int64_t element) const {
-    element += skipped_;
-    return begin_ + element / per_stick_ * stick_stride_ + element % per_stick_ * elem_bytes_;
-  }
-  // Elements from this one to the end of its stick.
-  int64_t room(int64_t element) const { return per_stick_ - (element + skipped_) % per_stick_; }
-  bool has_whole_panels() const { return skipped_ % kPanel == 0; }
-
- private:
-  int64_t elem_bytes_, per_stick_, stick_stride_;
-  std::byte* begin_;
-  int64_t skipped_;  // elements of the first stick
-};
 
 // Some rows of a row list, unpacked together: by part, then by block of depth, then by row.
 struct RowBlock {
@@ -326,24 +110,20 @@ struct RowBlock {
 struct Tile {
   const Product* product;
   int block;
-  int64_t row, rows;  // in the block
-  int64_t column, columns;
+  int64_t row, rows;        // in the block
+  int64_t column, columns;  // whole sticks
+  int64_t computed;         // of the columns; whole panels
 };
 
 class Matmul {
  public:
   Matmul(const MatmulStep& step, const StepHead& head, const RunContext& context, Simd simd)
       : step_(step),
-        head_(head),
         context_(context),
         kernels_(matmul_kernels(simd)),
-        unpack_x_(unpacker(step.x.format, context.numerics, convert_table(simd))),
-        unpack_y_(unpacker(step.y.format, context.numerics, convert_table(simd))),
-        pack_out_(packer(step.out.format, context.numerics, convert_table(simd))),
-        y_kernels_(kernels_for(step.y.format, context.numerics, kernels_)),
-        x_(step.x, head, context),
-        y_(step.y, head, context),
-        out_(step.out, head, context) {
+        lanes_(step.epilogue.lanes),
+        inputs_(step, head, context, simd),
+        results_(step, head, context, simd) {
     int64_t work = 0;
     for (const Product& product : step.products) {
       const RowList& list = step.row_lists[product.rows];
@@ -360,7 +140,8 @@ class Matmul {
     for (size_t i = 0; i < step_.row_lists.size(); ++i) {
       const RowList& list = step_.row_lists[i];
       const int64_t row_floats = padded_depth(list);
-      const int64_t most = std::max(kCachedRows, kPackedFloats / std::max<int64_t>(row_floats, 1));
+      const int64_t most =
+          std::max(kMostStripRows, kPackedFloats / std::max<int64_t>(row_floats, 1));
       const int64_t blocks = pieces_of(list.count, most);
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t first = list.count * b / blocks, last = list.count * (b + 1) / blocks;
@@ -385,7 +166,9 @@ class Matmul {
     return depth;
   }
 
-  bool is_direct(int64_t rows) const { return y_kernels_.direct != nullptr && rows <= kDirectRows; }
+  bool is_direct(int64_t rows) const {
+    return inputs_.y_kernels().direct != nullptr && rows <= kDirectRows;
+  }
 
   template <class Work>
   void share(int64_t units, Work&& work) {
@@ -402,8 +185,10 @@ class Matmul {
 
   void run_round() {
     if (blocks_.empty()) return;
-    if (blocks_alone()) {
-      cut_tiles(kTileRows, kTileColumns);
+    if (has_many_rows()) {
+      run_strips(blocks_[0]);
+    } else if (blocks_alone()) {
+      cut_tiles(kWholeTileRows, kTileColumns);
       share(static_cast<int64_t>(blocks_.size()), [&](int64_t b) { run_block(b); });
     } else {
       cut_enough_tiles();
@@ -417,6 +202,99 @@ class Matmul {
     products_.clear();
     tiles_.clear();
   }
+
+  // ---- Strips ---------------------------------------------------------------------------------
+  //
+  // With many rows y is unpacked once, for all threads; they claim strips of rows, which they
+  // unpack for themselves.
+
+  bool has_many_rows() const {
+    const RowBlock& block = blocks_[0];
+    const RowList& list = step_.row_lists[block.list];
+    return blocks_.size() == 1 &&
+           block.count >= std::max(kManyRows, 2 * kLeastStripRows * threads_) &&
+           list.depths.size() == 1 && list.depths[0] > 0;
+  }
+
+  // Columns of a product with what is unpacked of y: [block of depth][panel][depth][16].
+  struct Columns {
+    Tile tile;  // of all rows
+    float* panels;
+  };
+
+  void run_strips(RowBlock& block) {
+    cut_tiles(block.count, kTileColumns);
+    const int64_t depth = step_.row_lists[block.list].depths[0];
+    std::vector<Columns> columns;
+    int64_t floats = 0;
+    for (const Tile& tile : tiles_) {
+      if (!columns.empty() && floats + tile.computed * depth > kPackedFloats) {
+        run_strips(block, depth, columns, floats);
+        columns.clear();
+        floats = 0;
+      }
+      columns.push_back({tile, nullptr});
+      floats += tile.computed * depth;
+    }
+    run_strips(block, depth, columns, floats);
+  }
+
+  void run_strips(const RowBlock& block, int64_t depth, std::vector<Columns>& columns,
+                  int64_t floats) {
+    float* data = shared_panels.get(floats);
+    for (Columns& some : columns) {
+      some.panels = data;
+      data += some.tile.computed * depth;
+    }
+    const int64_t step = depth_block(depth), blocks = pieces_of(depth, step);
+    share(static_cast<int64_t>(columns.size()) * blocks, [&](int64_t i) {
+      const Columns& some = columns[i / blocks];
+      const int64_t k = i % blocks * step;
+      inputs_.unpack_panels(inputs_.y(*some.tile.product, 0),
+                            {k, std::min(step, depth - k), some.tile.column, some.tile.computed},
+                            some.panels + k * some.tile.computed);
+    });
+    // The same number for each thread.
+    const int64_t strips = round_up(pieces_of(block.count, strip_rows(step)), threads_);
+    const int64_t rows = round_up(pieces_of(block.count, strips), kMicroRows);
+    share(pieces_of(block.count, rows), [&](int64_t i) {
+      run_strip(block, depth, columns, i * rows, std::min(rows, block.count - i * rows));
+    });
+  }
+
+  // With several blocks of depth, as many columns at a time as have room for their sums in the
+  // cache.
+  void run_strip(const RowBlock& block, int64_t depth, const std::vector<Columns>& columns,
+                 int64_t row, int64_t rows) const {
+    const RowList& list = step_.row_lists[block.list];
+    const int64_t first = block.first + row;
+    const int64_t step = depth_block(depth), padded = round_up(depth, kPanel);
+    const size_t at_once = depth > step ? kColumnsAtOnce : 1;
+    float* a = own_rows.get(step * rows);
+    float* sum = sums.get(static_cast<int64_t>(at_once) * rows * kTileColumns);
+    for (size_t c = 0; c < columns.size(); c += at_once) {
+      const size_t end = std::min(columns.size(), c + at_once);
+      for (int64_t k = 0; k < depth; k += step) {
+        const int64_t some = std::min(step, depth - k), width = std::min(step, padded - k);
+        if (c == 0 || depth > step) inputs_.unpack_rows(list, 0, {first, rows, k, width}, a);
+        for (size_t i = c; i < end; ++i) {
+          const Tile& tile = columns[i].tile;
+          multiply_strip(tile, a, width, columns[i].panels + k * tile.computed, some, rows,
+                         sum + static_cast<int64_t>(i - c) * rows * kTileColumns,
+                         {k == 0, k + some == depth});
+        }
+      }
+      for (size_t i = c; i < end; ++i) {
+        const Tile& tile = columns[i].tile;
+        float* strip = sum + static_cast<int64_t>(i - c) * rows * kTileColumns;
+        clear_padding(tile, rows, strip);
+        results_.store(*tile.product, list,
+                       {first, rows, tile.column / lanes_, tile.columns / lanes_}, strip);
+      }
+    }
+  }
+
+  // ---- Tiles ----------------------------------------------------------------------------------
 
   // True when each thread has blocks enough to unpack and multiply them on its own.
   bool blocks_alone() const {
@@ -443,22 +321,35 @@ class Matmul {
           const int64_t rows = std::min(row_step, block.count - row);
           for (int64_t column = 0; column < product.columns; column += column_step) {
             const int64_t columns = std::min(column_step, product.columns - column);
-            tiles_.push_back({&product, static_cast<int>(b), row, rows, column, columns});
+            tiles_.push_back({&product, static_cast<int>(b), row, rows, column,
+                              round_up(columns, lanes_), round_up(columns, kPanel)});
           }
         }
       }
     }
   }
 
-  // Smaller tiles when there are many threads and few tiles.
+  // Tiles are as large as the caches allow, but so many that no thread has to wait long.
   void cut_enough_tiles() {
-    int64_t rows = kTileRows, columns = kTileColumns;
-    cut_tiles(rows, columns);
-    while (threads_ > 1 && static_cast<int64_t>(tiles_.size()) < 4 * threads_ &&
-           (columns > kNarrowColumns || rows > kCachedRows / 2)) {
-      columns > kNarrowColumns ? columns /= 2 : rows /= 2;
-      cut_tiles(rows, columns);
+    int64_t most_rows = 0, depth = 0;
+    for (const RowBlock& block : blocks_) {
+      most_rows = std::max(most_rows, block.count);
+      for (int64_t part : step_.row_lists[block.list].depths) depth = std::max(depth, part);
     }
+    const int64_t rows = depth <= kWholeDepth ? kWholeTileRows : kTileRows;
+    const int64_t pieces = pieces_of(most_rows, rows);
+    const int64_t most_pieces = std::max(pieces, most_rows / kLeastTileRows);
+    for (int64_t columns : {kTileColumns, kNarrowColumns}) {
+      for (int64_t p = pieces; p <= most_pieces; ++p) {
+        cut_tiles(pieces_of(most_rows, p), columns);
+        if (is_balanced(static_cast<int64_t>(tiles_.size()))) return;
+      }
+    }
+  }
+  bool is_balanced(int64_t tiles) const {
+    if (threads_ == 1) return true;
+    const int64_t most = pieces_of(tiles, threads_);  // of one thread
+    return tiles >= 3 * threads_ && (most * threads_ - tiles) * 16 <= tiles;
   }
 
   void unpack_blocks() {
@@ -498,102 +389,105 @@ class Matmul {
     for (int64_t t = block.tile_first; t < end; ++t) run_tile(tiles_[t], block);
   }
 
-  StickRow stick_row(std::byte* begin, const MatmulOperand& operand) const {
-    const StickRow row(begin, operand);
-    if (!row.has_whole_panels()) {
-      throw ProgramError("step '" + head_.name + "': an operand begins inside a stick, at no " +
-                         "multiple of " + std::to_string(kPanel) + " elements");
-    }
-    return row;
-  }
-
-  // Rows first ... last - 1 of a block. What fills up the last 16 columns is never used.
+  // Rows first ... last - 1 of a block.
   void unpack_rows(const RowBlock& block, int64_t first, int64_t last) const {
     const RowList& list = step_.row_lists[block.list];
-    int64_t begin = -block.first;  // of the entry of the list, in rows of the block
-    for (const Rows& rows : list.rows) {
-      const int64_t from = std::max(first, begin), to = std::min(last, begin + rows.count);
-      float* data = block.data;
-      for (size_t part = 0; from < to && part < rows.x.size(); ++part) {
-        const int64_t depth = round_up(list.depths[part], kPanel);
-        std::byte* row = x_[rows.x[part]] + (from - begin) * step_.x.row_stride;
-        const StickRow sticks = stick_row(row, step_.x);
-        for (int64_t k = 0; k < depth; k += kDepthBlock) {
-          const int64_t width = std::min(kDepthBlock, depth - k);
-          unpack_columns(sticks, k, width, data + k * block.count + from * width, to - from);
-        }
-        data += depth * block.count;
+    float* data = block.data;
+    for (size_t part = 0; part < list.depths.size(); ++part) {
+      const int64_t depth = round_up(list.depths[part], kPanel);
+      const int64_t step = depth_block(list.depths[part]);
+      for (int64_t k = 0; k < depth; k += step) {
+        const int64_t width = std::min(step, depth - k);
+        inputs_.unpack_rows(list, part, {block.first + first, last - first, k, width},
+                            data + k * block.count + first * width);
       }
-      begin += rows.count;
+      data += depth * block.count;
     }
   }
 
-  void unpack_columns(const StickRow& sticks, int64_t k, int64_t width, float* to,
-                      int64_t rows) const {
-    for (int64_t done = 0; done < width;) {
-      const int64_t some = std::min(sticks.room(k + done), width - done);
-      unpack_x_(reinterpret_cast<std::byte*>(to + done), width * int64_t{sizeof(float)},
-                sticks.at(k + done), step_.x.row_stride, rows, some, Stores::CACHED);
-      done += some;
-    }
-  }
-
+  // Sums are in strips of rows, and in these [sticks][rows][lanes].
   void run_tile(const Tile& tile, const RowBlock& block) const {
     const RowList& list = step_.row_lists[block.list];
-    const size_t parts = list.depths.size();
+    const auto store = [&](int64_t row, int64_t rows, float* sum) {
+      results_.store(
+          *tile.product, list,
+          {block.first + tile.row + row, rows, tile.column / lanes_, tile.columns / lanes_}, sum);
+    };
     const int64_t count = tile.rows * tile.columns;
-    float* total = sums.get(parts > 1 ? 2 * count : count);
+    if (list.depths.size() == 1) {
+      multiply(tile, block, 0, block.data, sums.get(count), store);
+      return;
+    }
+    // The parts have blocks of their own, but strips that all of them share.
+    float* total = sums.get(2 * count);
     const float* rows = block.data;
-    for (size_t part = 0; part < parts; ++part) {
-      const int64_t depth = list.depths[part];
+    for (size_t part = 0; part < list.depths.size(); ++part) {
       float* sum = part == 0 ? total : total + count;
-      const StickRow y = stick_row(y_[tile.product->y[part]], step_.y);
-      if (depth == 0) {
-        std::fill(sum, sum + count, 0.0f);
-      } else if (is_direct(block.count)) {
-        multiply_direct(tile, block, rows, y, depth, sum);
-      } else {
-        multiply_panels(tile, block, rows, y, depth, sum);
-      }
+      multiply(tile, block, part, rows, sum, [](int64_t, int64_t, float*) {});
       if (part > 0) kernels_.add(total, sum, count);
-      rows += round_up(depth, kPanel) * block.count;
+      rows += round_up(list.depths[part], kPanel) * block.count;
     }
-    store(tile, block, total);
+    for_each_strip(tile, block, [&](int64_t row, int64_t some) {
+      store(row, some, total + row * tile.columns);
+    });
   }
 
+  template <class Visit>
+  void for_each_strip(const Tile& tile, const RowBlock& block, Visit&& visit) const {
+    const RowList& list = step_.row_lists[block.list];
+    const int64_t depth = *std::max_element(list.depths.begin(), list.depths.end());
+    const int64_t step = strip_rows(depth_block(depth));
+    for (int64_t row = 0; row < tile.rows; row += step) {
+      visit(row, std::min(step, tile.rows - row));
+    }
+  }
+
+  // One part of the depth; calls finish(row, rows, sums) with each strip that is complete.
+  template <class Finish>
+  void multiply(const Tile& tile, const RowBlock& block, size_t part, const float* rows, float* sum,
+                Finish&& finish) const {
+    const int64_t depth = step_.row_lists[block.list].depths[part];
+    const auto finish_strip = [&](int64_t row, int64_t some) {
+      clear_padding(tile, some, sum + row * tile.columns);
+      finish(row, some, sum + row * tile.columns);
+    };
+    const StickRow y = inputs_.y(*tile.product, part);
+    if (depth == 0) {
+      std::fill(sum, sum + tile.rows * tile.columns, 0.0f);
+      for_each_strip(tile, block, finish_strip);
+    } else if (is_direct(block.count)) {
+      multiply_direct(tile, block, rows, y, depth, sum);
+      finish_strip(0, tile.rows);
+    } else {
+      multiply_panels(tile, block, rows, y, depth, sum, finish_strip);
+    }
+  }
+
+  template <class Finish>
   void multiply_panels(const Tile& tile, const RowBlock& block, const float* rows,
-                       const StickRow& y, int64_t depth, float* sum) const {
-    float* unpacked = panels.get(kDepthBlock * kTileColumns);
-    const int64_t padded = round_up(depth, kPanel);
-    for (int64_t k = 0; k < depth; k += kDepthBlock) {
-      const int64_t some = std::min(kDepthBlock, depth - k);
-      const int64_t width = std::min(kDepthBlock, padded - k);
+                       const StickRow& y, int64_t depth, float* sum, Finish&& finish) const {
+    const int64_t padded = round_up(depth, kPanel), step = depth_block(depth);
+    float* unpacked = panels.get(step * kTileColumns);
+    for (int64_t k = 0; k < depth; k += step) {
+      const int64_t some = std::min(step, depth - k);
+      const int64_t width = std::min(step, padded - k);
       const float* a = rows + k * block.count + tile.row * width;
-      unpack_panels(y, tile.column, tile.columns, k, some, unpacked);
-      for (int64_t row = 0; row < tile.rows; row += kCachedRows) {
-        for (int64_t n = 0; n < tile.columns; n += kPanel) {
-          kernels_.panel(a + row * width, width, unpacked + n * some, sum + row * tile.columns + n,
-                         tile.columns, std::min(kCachedRows, tile.rows - row), some,
-                         {k == 0, k + some == depth});
-        }
-      }
+      inputs_.unpack_panels(y, {k, some, tile.column, tile.computed}, unpacked);
+      for_each_strip(tile, block, [&](int64_t row, int64_t count) {
+        multiply_strip(tile, a + row * width, width, unpacked, some, count,
+                       sum + row * tile.columns, {k == 0, k + some == depth});
+        if (k + some == depth) finish(row, count);
+      });
     }
   }
 
-  // Rows k ... k + depth - 1 of y, columns first ... first + columns - 1.
-  void unpack_panels(const StickRow& y, int64_t first, int64_t columns, int64_t k, int64_t depth,
-                     float* to) const {
-    for (int64_t n = 0; n < columns;) {
-      const std::byte* from = y.at(first + n) + k * step_.y.row_stride;
-      const int64_t some = std::min(columns - n, y.room(first + n));
-      if (y_kernels_.unpack != nullptr) {
-        y_kernels_.unpack(from, step_.y.row_stride, to + n * depth, some, depth);
-        n += some;
-      } else {
-        unpack_y_(reinterpret_cast<std::byte*>(to + n * depth), kPanel * int64_t{sizeof(float)},
-                  from, step_.y.row_stride, depth, kPanel, Stores::CACHED);
-        n += kPanel;
-      }
+  // Rows of x with all panels of a tile, in one block of depth.
+  void multiply_strip(const Tile& tile, const float* a, int64_t lda, const float* panels,
+                      int64_t depth, int64_t rows, float* sum, Continuation continuation) const {
+    for (int64_t n = 0; n < tile.computed; n += kPanel) {
+      inputs_.y_kernels().panel(a, lda, panels + n * depth,
+                                sum + n / lanes_ * lanes_ * rows + n % lanes_, lanes_, rows, depth,
+                                continuation);
     }
   }
 
@@ -601,47 +495,43 @@ class Matmul {
   // columns read stays in the L1 cache.
   void multiply_direct(const Tile& tile, const RowBlock& block, const float* rows,
                        const StickRow& y, int64_t depth, float* sum) const {
-    const int64_t padded = round_up(depth, kPanel);
-    const int64_t step = block.count == 1 ? depth : kDepthBlock;
-    for (int64_t k = 0; k < depth; k += step) {
-      const int64_t some = std::min(step, depth - k);
-      const int64_t width = std::min(kDepthBlock, padded - k);
-      for (int64_t n = 0; n < tile.columns;) {
-        const int64_t columns = std::min(tile.columns - n, y.room(tile.column + n));
-        y_kernels_.direct(rows + k * block.count, width,
-                          y.at(tile.column + n) + k * step_.y.row_stride, step_.y.row_stride,
-                          sum + n, tile.columns, tile.rows, columns, some,
-                          {k == 0, k + some == depth});
+    const int64_t padded = round_up(depth, kPanel), step = depth_block(depth);
+    const bool one = block.count == 1;
+    for (int64_t k = 0; k < depth;) {
+      const int64_t begin = k / step * step;  // of the block
+      const int64_t width = std::min(step, padded - begin);
+      const int64_t end = std::min(depth, begin + width);
+      const int64_t some = one ? depth : std::min(kDirectDepth, end - k);
+      for (int64_t n = 0; n < tile.computed;) {
+        const int64_t stick = one ? tile.computed : lanes_ - n % lanes_;
+        const int64_t columns = std::min({tile.computed - n, y.room(tile.column + n), stick});
+        inputs_.y_kernels().direct(rows + begin * block.count + k - begin, width,
+                                   y.at(tile.column + n) + k * step_.y.row_stride,
+                                   step_.y.row_stride,
+                                   sum + n / lanes_ * lanes_ * tile.rows + n % lanes_, lanes_,
+                                   tile.rows, columns, some, {k == 0, k + some == depth});
         n += columns;
       }
+      k += some;
     }
   }
 
-  void store(const Tile& tile, const RowBlock& block, const float* sum) const {
-    const RowList& list = step_.row_lists[block.list];
-    const int64_t per_stick = elems_per_stick(step_.out.format);
-    const int64_t first = block.first + tile.row, last = first + tile.rows;  // rows of the list
-    int64_t begin = 0;
-    for (size_t i = 0; i < list.rows.size(); begin += list.rows[i++].count) {
-      const int64_t from = std::max(first, begin), to = std::min(last, begin + list.rows[i].count);
-      if (from >= to) continue;
-      std::byte* out = out_[tile.product->out[i]] + (from - begin) * step_.out.row_stride;
-      for (int64_t n = 0; n < tile.columns; n += per_stick) {
-        pack_out_(out + (tile.column + n) / per_stick * step_.out.stick_stride,
-                  step_.out.row_stride,
-                  reinterpret_cast<const std::byte*>(sum + (from - first) * tile.columns + n),
-                  tile.columns * int64_t{sizeof(float)}, to - from, per_stick, Stores::CACHED);
-      }
+  // The rest of the last stick becomes zeros.
+  void clear_padding(const Tile& tile, int64_t rows, float* sum) const {
+    if (tile.computed == tile.columns) return;
+    float* stick = sum + (tile.columns - lanes_) * rows;
+    const int64_t first = tile.computed - (tile.columns - lanes_);
+    for (int64_t row = 0; row < rows; ++row, stick += lanes_) {
+      std::fill(stick + first, stick + lanes_, 0.0f);
     }
   }
 
   const MatmulStep& step_;
-  const StepHead& head_;
   const RunContext& context_;
   const MatmulKernels& kernels_;
-  const ConvertRows unpack_x_, unpack_y_, pack_out_;
-  const MatmulKernels::Format y_kernels_;
-  const Bases x_, y_, out_;
+  const int64_t lanes_;  // of a stick of out
+  const MatmulInputs inputs_;
+  const MatmulResults results_;
   int threads_ = 1;
   // Of the round.
   std::vector<RowBlock> blocks_;
@@ -650,46 +540,6 @@ class Matmul {
 };
 
 }  // namespace
-
-MatmulStep parse_matmul(WordReader& reader, const StepHead& head) {
-  constexpr int64_t kMostDims = 64;
-  MatmulStep step;
-  const DataFormat x = reader.format(), y = reader.format(), out = reader.format();
-  for (DataFormat format : {x, y}) {
-    if (!is_input_format(format)) reader.fail(std::string("it cannot multiply ") + name(format));
-  }
-  if (!is_input_format(out) || out == DataFormat::SEN143_FP8) {
-    reader.fail(std::string("it has no results in ") + name(out));
-  }
-  const int64_t batch_dims = reader.next(0, kMostDims, "the number of batch dimensions");
-  std::vector<Extents> extents;
-  for (int core = 0; core < head.cores; ++core) {
-    std::vector<int64_t> all = reader.list(batch_dims + 3);
-    for (int64_t extent : all) {
-      if (extent < 0) reader.fail("an extent is " + std::to_string(extent));
-    }
-    extents.push_back({{all.begin(), all.begin() + batch_dims},
-                       all[batch_dims],
-                       all[batch_dims + 1] * elems_per_stick(out),
-                       all[batch_dims + 2]});
-  }
-  step.x = parse_operand(reader, head, x, batch_dims);
-  step.y = parse_operand(reader, head, y, batch_dims);
-  step.out = parse_operand(reader, head, out, batch_dims);
-  Collector collector(step);
-  for (const std::vector<int>& group : read_groups(reader, head)) {
-    for (int core : group) {
-      const Extents &is = extents[core], &first = extents[group[0]];
-      if (is.batch != first.batch || is.rows != first.rows || is.columns != first.columns) {
-        reader.fail("core " + std::to_string(core) + " is in the group of core " +
-                    std::to_string(group[0]) + ", but has other extents");
-      }
-    }
-    collector.add(group, extents);
-  }
-  collector.finish();
-  return step;
-}
 
 void run_matmul(const MatmulStep& step, const StepHead& head, const RunContext& context,
                 Simd simd) {

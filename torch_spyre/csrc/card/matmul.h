@@ -7,7 +7,8 @@
 //
 // Every element of out is one sum over k in rising order, each term added by a fused multiply-add.
 // It depends neither on threads nor on how cores divide rows and columns. Where cores divide k,
-// their sums are added in order of core number.
+// their sums are added in order of core number. What follows the sums, the epilogue, runs on the
+// tile machine before anything is stored.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 
 #include "convert.h"
 #include "steps.h"
+#include "tile.h"
 
 namespace spyre::card {
 
@@ -50,15 +52,24 @@ struct MatmulStep {
     auto operator<=>(const RowList&) const = default;
   };
   struct Product {
-    int rows = 0;            // number of the row list
-    std::vector<Place> y;    // by part
-    std::vector<Place> out;  // by entry of the row list
-    int64_t columns = 0;     // elements, whole sticks of out
+    int rows = 0;                // number of the row list
+    std::vector<Place> y;        // by part
+    std::vector<Place> results;  // by entry of the row list, then as those of the step
+    int64_t columns = 0;         // valid ones; whole sticks are stored
   };
 
-  MatmulOperand x, y, out;
+  MatmulOperand x, y;
+  std::vector<MatmulOperand> results;  // out, then the other operands of the epilogue
   std::vector<RowList> row_lists;
   std::vector<Product> products;
+  // The epilogue runs on rows of sticks with the sums in register 0. Without instructions the sums
+  // are rounded and stored to out.
+  TileStep epilogue;                          // its operands are `results`
+  std::vector<TileInstruction> shared_loads;  // that give the same in all rows of an entry
+  std::vector<TileInstruction> instructions;  // all others
+
+  const MatmulOperand& out() const { return results[0]; }
+  bool has_epilogue() const { return !instructions.empty() || !shared_loads.empty(); }
 };
 
 MatmulStep parse_matmul(WordReader& reader, const StepHead& head);

@@ -14,14 +14,15 @@ namespace spyre::card {
 
 constexpr int64_t kPanel = 16;      // columns of a panel
 constexpr int64_t kMicroRows = 6;   // rows that are multiplied together
-constexpr int64_t kDirectRows = 6;  // most rows for which y is unpacked on the fly
+constexpr int64_t kDirectRows = 5;  // most rows for which y is unpacked on the fly
 
 struct Continuation {
   bool first, last;
 };
 
-// c[rows, 16] from a[rows, depth] (rows are lda apart) and a panel b[depth, 16]; c has rows ldc
-// apart. Any number of rows.
+// c[rows, 16] from a[rows, depth] (rows are lda apart) and a panel b[depth, 16], whose columns are
+// in the order in which UnpackPanels of the format leaves them; c has rows ldc apart, in that order
+// too until `last`. Any number of rows.
 using MultiplyPanel = void (*)(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
                                int64_t rows, int64_t depth, Continuation continuation);
 // The same with elements of y as they lie in memory, rows y_stride bytes apart; columns is a
@@ -34,14 +35,19 @@ using MultiplyDirect = void (*)(const float* a, int64_t lda, const std::byte* y,
 using UnpackPanels = void (*)(const std::byte* y, int64_t y_stride, float* panels, int64_t columns,
                               int64_t depth);
 
+// Elements of x as rows of floats, `step` apart; columns is a multiple of 16.
+using UnpackRows = void (*)(const std::byte* x, int64_t x_stride, float* to, int64_t step,
+                            int64_t rows, int64_t columns);
+
 struct MatmulKernels {
-  // By the format of y.
+  // By the format of x or y.
   struct Format {
     UnpackPanels unpack;
+    UnpackRows rows;
     MultiplyDirect direct;
+    MultiplyPanel panel;
   };
 
-  MultiplyPanel panel;
   Format dlfloat16, half, single;
   // total += partial; `count` is a multiple of 16.
   void (*add)(float* total, const float* partial, int64_t count);

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
+
+#include "step_profile.h"
 
 namespace spyre::card {
 namespace {
@@ -57,7 +60,7 @@ Header read_header(const Program& program) {
 
 // ---- Steps ------------------------------------------------------------------------------------
 
-enum Kind : int64_t { TILE = 1, MATMUL, COPY_STEP, GATHER, TOPK, LOOP_BEGIN, LOOP_END };
+enum Kind : int64_t { TILE = 1, MATMUL, COPY_STEP, GATHER, TOPK, LOOP_BEGIN, LOOP_END, SCATTER };
 
 constexpr int64_t kMaxCores = 1024;
 constexpr int64_t kMaxLoops = 32;
@@ -137,8 +140,8 @@ class Parser {
   StepHead parse_head(WordReader& reader) const {
     StepHead head;
     head.kind = reader.next();
-    if (head.kind < TILE || head.kind > LOOP_END) {
-      reader.fail("its kind is " + std::to_string(head.kind) + ", this card knows 1 to 7");
+    if (head.kind < TILE || head.kind > SCATTER) {
+      reader.fail("its kind is " + std::to_string(head.kind) + ", this card knows 1 to 8");
     }
     reader.next();  // its length
     head.cores = static_cast<int>(reader.next(0, kMaxCores, "the number of cores"));
@@ -167,6 +170,9 @@ class Parser {
         break;
       case GATHER:
         step.what = parse_gather(reader, step.head);
+        break;
+      case SCATTER:
+        step.what = parse_scatter(reader, step.head);
         break;
       case TOPK:
         step.what = parse_topk(reader, step.head);
@@ -199,38 +205,46 @@ class Parser {
   std::shared_ptr<ParsedProgram> result_ = std::make_shared<ParsedProgram>();
 };
 
-// Steps first ... last; context.loop_index has the loops around them.
+void run_step(const ProgramStep& step, const RunContext& context) {
+  switch (step.head.kind) {
+    case TILE:
+      return run_tile(std::get<TileStep>(step.what), step.head, context);
+    case MATMUL:
+      return run_matmul(std::get<MatmulStep>(step.what), step.head, context);
+    case COPY_STEP:
+      return run_copy(std::get<CopyStep>(step.what), step.head, context);
+    case GATHER:
+    case SCATTER:
+      return run_gather(std::get<GatherStep>(step.what), step.head, context);
+    case TOPK:
+      return run_topk(std::get<TopkStep>(step.what), step.head, context);
+  }
+}
+
+// Steps first ... last; loop_index has the loops around them.
 void run_steps(const ParsedProgram& program, size_t first, size_t last, RunContext& context,
-               std::vector<int64_t>& loop_index) {
+               std::vector<int64_t>& loop_index, bool profile) {
+  using Clock = std::chrono::steady_clock;
   for (size_t i = first; i < last; i++) {
     const ProgramStep& step = program.steps[i];
-    context.loop_index = loop_index;
-    switch (step.head.kind) {
-      case TILE:
-        run_tile(std::get<TileStep>(step.what), step.head, context);
-        break;
-      case MATMUL:
-        run_matmul(std::get<MatmulStep>(step.what), step.head, context);
-        break;
-      case COPY_STEP:
-        run_copy(std::get<CopyStep>(step.what), step.head, context);
-        break;
-      case GATHER:
-        run_gather(std::get<GatherStep>(step.what), step.head, context);
-        break;
-      case TOPK:
-        run_topk(std::get<TopkStep>(step.what), step.head, context);
-        break;
-      default: {
-        const LoopStep& loop = std::get<LoopStep>(step.what);
-        loop_index.push_back(0);
-        for (; loop_index.back() < loop.count; ++loop_index.back()) {
-          run_steps(program, i + 1, loop.end, context, loop_index);
-        }
-        loop_index.pop_back();
-        i = loop.end - 1;
+    if (step.head.kind == LOOP_BEGIN) {
+      const LoopStep& loop = std::get<LoopStep>(step.what);
+      loop_index.push_back(0);
+      for (; loop_index.back() < loop.count; ++loop_index.back()) {
+        run_steps(program, i + 1, loop.end, context, loop_index, profile);
       }
+      loop_index.pop_back();
+      i = loop.end - 1;
+      continue;
     }
+    context.loop_index = loop_index;
+    if (!profile) {
+      run_step(step, context);
+      continue;
+    }
+    const auto begin = Clock::now();
+    run_step(step, context);
+    note_step(program, i, std::chrono::duration<double>(Clock::now() - begin).count());
   }
 }
 
@@ -267,6 +281,25 @@ void append_line(std::vector<std::byte>& out, std::string_view line, const std::
 
 }  // namespace
 
+const char* step_kind_name(int64_t kind) {
+  switch (kind) {
+    case TILE:
+      return "tile";
+    case MATMUL:
+      return "matmul";
+    case COPY_STEP:
+      return "copy";
+    case GATHER:
+      return "gather";
+    case SCATTER:
+      return "scatter";
+    case TOPK:
+      return "topk";
+    default:
+      return "loop";
+  }
+}
+
 std::shared_ptr<const ParsedProgram> parse_program(const Program& program) {
   return Parser(program).parse();
 }
@@ -281,7 +314,7 @@ void run_program(const ParsedProgram& program, std::span<const Address> argument
                      .loop_index = {}};
   std::vector<int64_t> loop_index;
   loop_index.reserve(kMaxLoops);
-  run_steps(program, 0, program.steps.size(), context, loop_index);
+  run_steps(program, 0, program.steps.size(), context, loop_index, is_profiling_steps());
 }
 
 std::vector<std::byte> parse_hex_program(std::string_view text, const std::string& name) {

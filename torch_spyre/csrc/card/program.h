@@ -3,7 +3,7 @@
 // A program begins with a header of 16 bytes, little endian; the steps follow as 64-bit words:
 //
 //   byte  0  magic "SPYREPRG"
-//   byte  8  uint32 version: 2
+//   byte  8  uint32 version: 3
 //   byte 12  uint32 number of words; 0 is the empty program, which does nothing
 //
 // docs/formats/program.md has the words of the steps. Reading them is done once, running them any
@@ -40,7 +40,7 @@ constexpr Address kProgramSegment = 0x1C'0000'0000;
 constexpr Address kProgramSegmentEnd = 0x20'0000'0000;
 
 constexpr std::string_view kProgramMagic = "SPYREPRG";
-constexpr uint32_t kProgramVersion = 2;
+constexpr uint32_t kProgramVersion = 3;
 constexpr size_t kProgramHeaderBytes = 16;
 
 // A program in place: its first byte up to the end of its allocation.
@@ -59,6 +59,8 @@ struct ProgramStep {
   StepHead head;
   std::variant<LoopStep, TileStep, MatmulStep, CopyStep, GatherStep, TopkStep> what;
 };
+
+const char* step_kind_name(int64_t kind);  // "tile", "matmul" ...
 
 struct ParsedProgram {
   std::vector<ProgramStep> steps;  // a loop is followed by the steps that it repeats

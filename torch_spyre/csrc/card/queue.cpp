@@ -140,6 +140,13 @@ uint64_t QueueState::submit(Job job) {
   check_job(job);
   if (blocking && !inside_job_of(this)) return run(std::move(job));
   Lock lock(mutex);
+  if (job.small && jobs.empty() && !executing && !inside_job_of(this)) {
+    Item item = enter(std::move(job), nullptr);
+    const uint64_t sequence = item.sequence;
+    execute(lock, std::move(item));
+    hand_over();
+    return sequence;
+  }
   start_executor();
   jobs.push_back(enter(std::move(job), nullptr));
   const uint64_t sequence = submitted;

@@ -32,6 +32,7 @@ struct Job {
   double device_us = 0;       // modelled duration
   std::function<void()> run;  // must not wait for the card; empty: only takes time
   std::vector<Block*> uses;   // retained until the job is done
+  bool small = false;         // takes less time than waking a thread: see submit()
 };
 
 struct QueueState;  // the innards of a Queue, which marks keep alive
@@ -59,7 +60,8 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   // Returns the job's sequence number. What `run` has captured is destroyed, and `uses` are
-  // released, before the job counts as done. May be called from inside a job.
+  // released, before the job counts as done. May be called from inside a job. A small job runs on
+  // the calling thread when the card is idle; nothing else tells it from a queued one.
   uint64_t submit(Job job);
   // Submits and waits. Runs on the calling thread when the card is idle, which saves two thread
   // switches. An error of this job is thrown as it is; earlier pending errors first, as JobError:

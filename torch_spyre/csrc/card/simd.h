@@ -468,6 +468,14 @@ SPYRE_SIMD_INLINE Pair<U32x8> join_swapped(const U16x16& low, const U16x16& high
   return {(U32x8)_mm256_unpacklo_epi16((__m256i)low, (__m256i)high),
           (U32x8)_mm256_unpackhi_epi16((__m256i)low, (__m256i)high)};
 }
+// value << 14 and value >> 2. Products, since shifts compete with shuffles for the same units; the
+// compiler must not see that the factor is a power of two.
+SPYRE_SIMD_INLINE Pair<I16x16> shift_apart(const I16x16& value) {
+  __m256i factor = _mm256_set1_epi16(0x4000);
+  asm("" : "+x"(factor));
+  return {(I16x16)_mm256_mullo_epi16((__m256i)value, factor),
+          (I16x16)_mm256_mulhi_epi16((__m256i)value, factor)};
+}
 // From the order of join_swapped to that of join, and back.
 SPYRE_SIMD_INLINE Pair<F32x8> swap_order(const Pair<F32x8>& pair) {
   return {(F32x8)_mm256_permute2f128_ps((__m256)pair.first, (__m256)pair.second, 0x20),
@@ -481,6 +489,9 @@ SPYRE_SIMD_INLINE I16x16 keep_at_numbers(const I16x16& value, const I16x16& numb
 }
 SPYRE_SIMD_INLINE Pair<U32x8> join_swapped(const U16x16& low, const U16x16& high) {
   return join(low, high);
+}
+SPYRE_SIMD_INLINE Pair<I16x16> shift_apart(const I16x16& value) {
+  return {value << 14, value >> 2};
 }
 SPYRE_SIMD_INLINE Pair<F32x8> swap_order(const Pair<F32x8>& pair) { return pair; }
 

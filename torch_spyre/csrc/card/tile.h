@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "convert.h"
@@ -21,6 +22,7 @@ namespace spyre::card {
 constexpr int kTileLanes = 512;
 constexpr int kTileRegisters = 32;
 constexpr int kMaxTileOperands = 32;
+constexpr int64_t kMaxTileDims = 16;
 
 struct TileInstruction {
   int opcode = 0;
@@ -28,7 +30,8 @@ struct TileInstruction {
   int a = -1, b = -1, c = -1;  // LOAD: a is the number of the operand
   uint32_t imm0 = 0, imm1 = 0;
   DataFormat format = DataFormat::IEEE_FP32;  // ROUND
-  bool then_round = false;  // the result is rounded to SEN169_FP16: an instruction saved
+  bool then_round = false;   // the result is rounded to SEN169_FP16: an instruction saved
+  bool b_is_result = false;  // b is spread from the results: likewise
 };
 
 // How a group of a VECTOR operand is made of sticks.
@@ -41,6 +44,15 @@ struct GroupShape {
 struct TileReduction {
   ReduceOp op = ReduceOp::SUM;
   int source = 0, destination = 0;
+};
+
+// The body runs at every point; its reductions leave one group of lanes for each kept point, on
+// which the epilogue runs. What the body has in its registers is there for the next phase, and so
+// are the registers of the epilogue, which are others.
+struct TilePhase {
+  std::vector<TileInstruction> body;
+  std::vector<TileReduction> reductions;
+  std::vector<TileInstruction> epilogue;
 };
 
 // A dimension as it is walked, with the strides of all operands.
@@ -69,10 +81,11 @@ struct TileStep {
   int stick_dim = -1;
   std::vector<TileOperand> operands;
   std::vector<GroupShape> shapes;  // by operand
-  std::vector<TileInstruction> body;
-  std::vector<TileReduction> reductions;
+  std::vector<TilePhase> phases;   // one at least; all but the last have reductions
   bool reduce_lanes = false;
-  std::vector<TileInstruction> epilogue;
+  std::vector<int> kept_on;  // registers of bodies that a later phase reads
+
+  bool reduces() const { return !phases[0].reductions.empty(); }
 
   std::vector<TileWalk> walks;
   std::vector<int> walk_of;  // by core
@@ -82,6 +95,10 @@ struct TileStep {
 };
 
 TileStep parse_tile(WordReader& reader, const StepHead& head);
+// Instructions on the operands of a step, with their number; registers that are `defined` have been
+// written before.
+std::vector<TileInstruction> parse_instructions(WordReader& reader, TileStep& step,
+                                                std::initializer_list<int> defined);
 void run_tile(const TileStep& step, const StepHead& head, const RunContext& context);
 // With a given form of SIMD; for tests.
 void run_tile(const TileStep& step, const StepHead& head, const RunContext& context, Simd simd);

@@ -16,6 +16,7 @@ enum Opcode : int {
   LOAD = 0,
   STORE = 1,
   ROUND = 2,
+  SPREAD = 3,
   ABS = 10,
   NEG = 11,
   EXP = 12,
@@ -77,8 +78,14 @@ enum Opcode : int {
   INT_LE = 90,
   INT_GT = 91,
   INT_GE = 92,
+  SHORT_EXP = 100,  // of results that are stored in 16 bits
+  SHORT_SIGMOID = 101,
+  SHORT_TANH = 102,
+  SHORT_SILU = 103,
+  SHORT_GELU_ERF = 104,
+  SHORT_GELU_TANH = 105,
 };
-constexpr int kNumOpcodes = 93;
+constexpr int kNumOpcodes = 106;
 
 // Register operands of an opcode: 0 to 3; -1 when there is no such opcode in the table (LOAD, STORE
 // and ROUND are not).
@@ -93,12 +100,16 @@ struct TileArguments {
   const uint32_t *a, *b, *c;
   uint32_t imm0, imm1;
   int64_t lanes;
+  // Where b has one value for each group of lanes: lanes of a group, and lanes until b repeats.
+  int64_t group = 0, period = 0;
 };
 using TileKernel = void (*)(const TileArguments&);
 
 struct TileTable {
   TileKernel plain[kNumOpcodes];    // nullptr where there is none
   TileKernel rounded[kNumOpcodes];  // the same, then rounded to DLFloat16; of quick ones only
+  // The same two with one value of b for each group; of binary ones that are quick.
+  TileKernel by_group[kNumOpcodes], rounded_by_group[kNumOpcodes];
 
   void (*round_dlfloat16)(uint32_t* out, const uint32_t* in, int64_t lanes);
   // As those of convert.h, for multiples of 32 lanes; quicker where no lane is special.
@@ -115,6 +126,11 @@ struct TileTable {
   // sum += value, squares += value * value; where the mask has ones (nullptr: everywhere).
   void (*add_moments)(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
                       int64_t lanes);
+  // The same where a group of lanes has one sum; it is kept in four parts, the first lanes of the
+  // group, until fold_moments adds them.
+  void (*add_group_moments)(double* sums, double* squares, const uint32_t* values,
+                            const uint32_t* mask, int group, int64_t lanes);
+  void (*fold_moments)(double* totals, int group, int64_t lanes);
 };
 // Throws std::invalid_argument when this processor or build does not have the form.
 const TileTable& tile_table(Simd simd);

@@ -189,6 +189,13 @@ SPYRE_UNARY(Silu, a / (1.0f + exp(-a)))
 SPYRE_UNARY(GeluErf, a* normal_cdf(a))
 SPYRE_UNARY(GeluTanh,
             a / (1.0f + exp(-1.595769121605730711f * fma(a * a * a, splat(0.044715f), a))))
+SPYRE_UNARY(ShortExp, short_exp(a))
+SPYRE_UNARY(ShortSigmoid, 1.0f / (1.0f + short_exp(-a)))
+SPYRE_UNARY(ShortTanh, short_tanh(a))
+SPYRE_UNARY(ShortSilu, a / (1.0f + short_exp(-a)))
+SPYRE_UNARY(ShortGeluErf, short_gelu(a))
+SPYRE_UNARY(ShortGeluTanh,
+            a / (1.0f + short_exp(-1.595769121605730711f * fma(a * a * a, splat(0.044715f), a))))
 SPYRE_UNARY(Relu, max(F32x8{}, a))
 SPYRE_UNARY(Floor, floor(a))
 SPYRE_UNARY(Ceil, ceil(a))
@@ -258,6 +265,22 @@ void binary(const TileArguments& arguments) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b.v[j]);
     finish<kRound>(t.out + i, a);
+  }
+}
+// One value of the second operand for each group of lanes.
+template <class Op, bool kRound>
+void binary_by_group(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  for (int64_t start = 0; start < t.lanes; start += t.period) {
+    for (int64_t at = 0; at < t.period; at += t.group) {
+      const F32x8 b = splat(float_of(t.b[at]));
+      for (int64_t i = start + at; i < start + at + t.group; i += kBlock) {
+        Block a = load_block(t.a + i);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b);
+        finish<kRound>(t.out + i, a);
+      }
+    }
   }
 }
 // The second operand is immediate 0.
@@ -427,6 +450,44 @@ void add_moments(double* sums, double* squares, const uint32_t* values, const ui
   }
 }
 
+template <bool kMasked>
+void add_group_moments_in(double* sums, double* squares, const uint32_t* values,
+                          const uint32_t* mask, int group, int64_t lanes) {
+  typedef uint32_t U32x4 __attribute__((vector_size(16)));
+  for (int64_t first = 0; first < lanes; first += group) {
+    F64x4 sum = load<F64x4>(sums + first), square = load<F64x4>(squares + first);
+    F64x4 other_sum = {}, other_square = {};
+    for (int i = 0; i < group; i += 8) {
+      U32x4 low = load<U32x4>(values + first + i), high = load<U32x4>(values + first + i + 4);
+      if (kMasked) {
+        low &= load<U32x4>(mask + i);
+        high &= load<U32x4>(mask + i + 4);
+      }
+      const F64x4 a = __builtin_convertvector((F32x4)low, F64x4);
+      const F64x4 b = __builtin_convertvector((F32x4)high, F64x4);
+      sum += a;
+      square += a * a;
+      other_sum += b;
+      other_square += b * b;
+    }
+    store(sums + first, sum + other_sum);
+    store(squares + first, square + other_square);
+  }
+}
+void add_group_moments(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
+                       int group, int64_t lanes) {
+  if (mask != nullptr) {
+    add_group_moments_in<true>(sums, squares, values, mask, group, lanes);
+  } else {
+    add_group_moments_in<false>(sums, squares, values, nullptr, group, lanes);
+  }
+}
+void fold_moments(double* totals, int group, int64_t lanes) {
+  for (int64_t i = 0; i < lanes; i += group) {
+    totals[i] = (totals[i] + totals[i + 1]) + (totals[i + 2] + totals[i + 3]);
+  }
+}
+
 // ----------------------------------------------------------------------------------------- table
 
 template <bool kRound>
@@ -436,6 +497,12 @@ constexpr void add_float_kernels(TileKernel* kernels) {
   kernels[SQRT] = unary<Sqrt, kRound>;
   kernels[RECIPROCAL] = unary<Reciprocal, kRound>;
   kernels[RELU] = unary<Relu, kRound>;
+  kernels[SHORT_EXP] = unary<ShortExp, kRound>;
+  kernels[SHORT_SIGMOID] = unary<ShortSigmoid, kRound>;
+  kernels[SHORT_TANH] = unary<ShortTanh, kRound>;
+  kernels[SHORT_SILU] = unary<ShortSilu, kRound>;
+  kernels[SHORT_GELU_ERF] = unary<ShortGeluErf, kRound>;
+  kernels[SHORT_GELU_TANH] = unary<ShortGeluTanh, kRound>;
   kernels[ADD] = binary<Add, kRound>;
   kernels[SUB] = binary<Sub, kRound>;
   kernels[MUL] = binary<Mul, kRound>;
@@ -447,10 +514,22 @@ constexpr void add_float_kernels(TileKernel* kernels) {
   kernels[MUL_CONSTANT] = with_constant<Mul, kRound>;
 }
 
+template <bool kRound>
+constexpr void add_group_kernels(TileKernel* kernels) {
+  kernels[ADD] = binary_by_group<Add, kRound>;
+  kernels[SUB] = binary_by_group<Sub, kRound>;
+  kernels[MUL] = binary_by_group<Mul, kRound>;
+  kernels[DIV] = binary_by_group<Div, kRound>;
+  kernels[MAXIMUM] = binary_by_group<Maximum, kRound>;
+  kernels[MINIMUM] = binary_by_group<Minimum, kRound>;
+}
+
 constexpr TileTable make_table() {
   TileTable table = {};
   add_float_kernels<false>(table.plain);
   add_float_kernels<true>(table.rounded);
+  add_group_kernels<false>(table.by_group);
+  add_group_kernels<true>(table.rounded_by_group);
   table.plain[EXP] = long_unary<Exp>;
   table.plain[LOG] = long_unary<Log>;
   table.plain[RSQRT] = long_unary<Rsqrt>;
@@ -515,6 +594,8 @@ constexpr TileTable make_table() {
   table.fold_lanes[2] = fold_lanes<Minimum>;
   table.fold_lanes[3] = fold_lanes<Mul>;
   table.add_moments = add_moments;
+  table.add_group_moments = add_group_moments;
+  table.fold_moments = fold_moments;
   return table;
 }
 

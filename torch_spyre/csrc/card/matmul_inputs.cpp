@@ -1,0 +1,120 @@
+#include "matmul_inputs.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "tile_operand.h"
+
+namespace spyre::card {
+namespace {
+
+struct FloatOfE4m3 {
+  FloatOfE4m3() {
+    for (int code = 0; code < 256; ++code) {
+      const std::byte byte{static_cast<uint8_t>(code)};
+      values[code] =
+          std::bit_cast<float>(load_element(DataFormat::SEN143_FP8, Numerics::DLFLOAT16, &byte));
+    }
+  }
+  std::array<float, 256> values;
+};
+
+bool unpack_e4m3(std::byte* dst, int64_t dst_pitch, const std::byte* src, int64_t src_pitch,
+                 int64_t rows, int64_t cols, Stores) {
+  static const FloatOfE4m3 table;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* to = reinterpret_cast<float*>(dst + r * dst_pitch);
+    const std::byte* from = src + r * src_pitch;
+    for (int64_t c = 0; c < cols; ++c) to[c] = table.values[std::to_integer<uint8_t>(from[c])];
+  }
+  return true;
+}
+
+ConvertRows unpacker(DataFormat format, Numerics numerics, const ConvertTable& table) {
+  if (format == DataFormat::SEN143_FP8) return unpack_e4m3;
+  if (format == DataFormat::BFLOAT16) return table.to_card[int(Conversion::BF16_F32)];
+  if (format == DataFormat::IEEE_FP32) return table.from_card[int(Conversion::COPY_4)];
+  return table.from_card[int(is_dlfloat16(format, numerics) ? Conversion::F32_DLF16
+                                                            : Conversion::F32_HALF)];
+}
+
+// Formats that are rare have no kernels of their own: they are unpacked by `unpacker`, whatever the
+// number of rows.
+MatmulKernels::Format kernels_for(DataFormat format, Numerics numerics,
+                                  const MatmulKernels& kernels) {
+  if (format == DataFormat::IEEE_FP32) return kernels.single;
+  if (format == DataFormat::SEN143_FP8 || format == DataFormat::BFLOAT16) {
+    return {nullptr, nullptr, nullptr, kernels.single.panel};
+  }
+  return is_dlfloat16(format, numerics) ? kernels.dlfloat16 : kernels.half;
+}
+
+}  // namespace
+
+MatmulInputs::MatmulInputs(const MatmulStep& step, const StepHead& head, const RunContext& context,
+                           Simd simd)
+    : step_(step),
+      name_(head.name),
+      unpack_x_(unpacker(step.x.format, context.numerics, convert_table(simd))),
+      unpack_y_(unpacker(step.y.format, context.numerics, convert_table(simd))),
+      x_kernels_(kernels_for(step.x.format, context.numerics, matmul_kernels(simd))),
+      y_kernels_(kernels_for(step.y.format, context.numerics, matmul_kernels(simd))),
+      x_(step.x, head, context),
+      y_(step.y, head, context) {}
+
+StickRow MatmulInputs::stick_row(std::byte* begin, const MatmulOperand& operand) const {
+  const StickRow row(begin, operand);
+  if (!row.has_whole_panels()) {
+    throw ProgramError("step '" + name_ +
+                       "': an operand begins inside a stick, at no multiple of " +
+                       std::to_string(kPanel) + " elements");
+  }
+  return row;
+}
+
+void MatmulInputs::unpack_rows(const MatmulStep::RowList& list, size_t part, const Range& range,
+                               float* to) const {
+  const int64_t last = range.row + range.rows;
+  int64_t begin = 0;  // of the entry
+  for (const MatmulStep::Rows& rows : list.rows) {
+    const int64_t from = std::max(range.row, begin), end = std::min(last, begin + rows.count);
+    if (from < end) {
+      std::byte* row = x_[rows.x[part]] + (from - begin) * step_.x.row_stride;
+      unpack_columns(stick_row(row, step_.x), {0, end - from, range.column, range.columns},
+                     to + (from - range.row) * range.columns);
+    }
+    begin += rows.count;
+  }
+}
+
+void MatmulInputs::unpack_columns(const StickRow& x, const Range& range, float* to) const {
+  for (int64_t done = 0; done < range.columns;) {
+    const int64_t at = range.column + done;
+    const int64_t some = std::min(x.room(at), range.columns - done);
+    if (x_kernels_.rows != nullptr) {
+      x_kernels_.rows(x.at(at), step_.x.row_stride, to + done, range.columns, range.rows, some);
+    } else {
+      unpack_x_(reinterpret_cast<std::byte*>(to + done), range.columns * int64_t{sizeof(float)},
+                x.at(at), step_.x.row_stride, range.rows, some, Stores::CACHED);
+    }
+    done += some;
+  }
+}
+
+void MatmulInputs::unpack_panels(const StickRow& y, const Range& range, float* to) const {
+  for (int64_t n = 0; n < range.columns;) {
+    const std::byte* from = y.at(range.column + n) + range.row * step_.y.row_stride;
+    const int64_t some = std::min(range.columns - n, y.room(range.column + n));
+    if (y_kernels_.unpack != nullptr) {
+      y_kernels_.unpack(from, step_.y.row_stride, to + n * range.rows, some, range.rows);
+      n += some;
+    } else {
+      unpack_y_(reinterpret_cast<std::byte*>(to + n * range.rows), kPanel * int64_t{sizeof(float)},
+                from, step_.y.row_stride, range.rows, kPanel, Stores::CACHED);
+      n += kPanel;
+    }
+  }
+}
+
+}  // namespace spyre::card

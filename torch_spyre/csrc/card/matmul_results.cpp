@@ -1,0 +1,139 @@
+#include "matmul_results.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace spyre::card {
+namespace {
+
+ConvertRows packer(DataFormat format, Numerics numerics, const ConvertTable& table) {
+  if (format == DataFormat::BFLOAT16) return table.from_card[int(Conversion::BF16_F32)];
+  if (format == DataFormat::IEEE_FP32) return table.to_card[int(Conversion::COPY_4)];
+  return table
+      .to_card[int(is_dlfloat16(format, numerics) ? Conversion::F32_DLF16 : Conversion::F32_HALF)];
+}
+
+}  // namespace
+
+MatmulResults::MatmulResults(const MatmulStep& step, const StepHead& head,
+                             const RunContext& context, Simd simd)
+    : step_(step),
+      lanes_(step.epilogue.lanes),
+      pack_(packer(step.out().format, context.numerics, convert_table(simd))),
+      is_dlfloat16_(is_dlfloat16(step.out().format, context.numerics)),
+      machine_{step.epilogue, context, tile_table(simd), convert_table(simd), {}} {
+  for (const MatmulOperand& operand : step.results) {
+    operands_.emplace_back(operand, head, context);
+    machine_.bases.push_back(operands_.back().first());
+  }
+}
+
+void MatmulResults::store(const MatmulStep::Product& product, const MatmulStep::RowList& list,
+                          const Range& range, float* sums) const {
+  if (step_.has_epilogue()) {
+    run_epilogue(product, list, range, sums);
+  } else {
+    round(product, list, range, sums);
+  }
+}
+
+template <class Visit>
+void MatmulResults::for_each_piece(const MatmulStep::RowList& list, const Range& range,
+                                   Visit&& visit) {
+  const int64_t end = range.row + range.rows;
+  int64_t begin = 0;
+  for (size_t i = 0; i < list.rows.size() && begin < end; begin += list.rows[i++].count) {
+    const int64_t from = std::max(range.row, begin);
+    const int64_t to = std::min(end, begin + list.rows[i].count);
+    if (from < to) visit(Piece{i, from - begin, from - range.row, to - from});
+  }
+}
+
+void MatmulResults::round(const MatmulStep::Product& product, const MatmulStep::RowList& list,
+                          const Range& range, const float* sums) const {
+  const MatmulOperand& out = step_.out();
+  for_each_piece(list, range, [&](const Piece& piece) {
+    std::byte* to = operands_[0][product.results[piece.entry * operands_.size()]] +
+                    piece.row * out.row_stride + range.stick * out.stick_stride;
+    const float* from = sums + piece.first * lanes_;
+    for (int64_t s = 0; s < range.sticks; ++s) {
+      if (is_dlfloat16_ && out.row_stride == kStickBytes) {
+        machine_.table.encode_dlfloat16(to, reinterpret_cast<const uint32_t*>(from),
+                                        piece.count * lanes_);
+      } else {
+        pack_(to, out.row_stride, reinterpret_cast<const std::byte*>(from),
+              lanes_ * int64_t{sizeof(float)}, piece.count, lanes_, Stores::CACHED);
+      }
+      to += out.stick_stride;
+      from += range.rows * lanes_;
+    }
+  });
+}
+
+// As many rows of one stick at a time as a register has room for; register 0 is the sums
+// themselves.
+void MatmulResults::run_epilogue(const MatmulStep::Product& product,
+                                 const MatmulStep::RowList& list, const Range& range,
+                                 float* sums) const {
+  static thread_local std::unique_ptr<Workspace> kept_space;
+  if (!kept_space) kept_space = std::make_unique<Workspace>();
+  Workspace& space = *kept_space;
+  constexpr size_t kNone = SIZE_MAX;
+  const int64_t most = kTileLanes / lanes_;
+  Part parts[kMaxGroups];
+  TileView view{machine_, step_.epilogue.walks[0], 0, {}, 0};
+  for (int64_t s = 0; s < range.sticks; ++s) {
+    size_t loaded = kNone;  // the entry whose shared operands are in the registers
+    size_t count = 0;       // of parts
+    int64_t groups = 0;     // in them
+    const auto load_shared = [&](size_t entry) {
+      const bool alone = count == 1;
+      if (step_.shared_loads.empty() || (alone && loaded == entry)) return;
+      const int64_t own = space.runs[0].count;
+      if (alone) space.runs[0].count = most;  // for all that follow, too: they are the same rows
+      view.parts = {parts, count};
+      view.lanes = (alone ? most : groups) * lanes_;
+      run_instructions(step_.shared_loads, view, space);
+      space.runs[0].count = own;
+      loaded = alone ? entry : kNone;
+    };
+    const auto flush = [&](size_t entry) {
+      if (groups == 0) return;
+      load_shared(entry);
+      view.parts = {parts, count};
+      view.lanes = groups * lanes_;
+      space.registers[0] = reinterpret_cast<uint32_t*>(sums);
+      run_instructions(step_.instructions, view, space);
+      sums += view.lanes;
+      count = groups = 0;
+    };
+    size_t last = kNone;
+    for_each_piece(list, range, [&](const Piece& piece) {
+      last = piece.entry;
+      for (int64_t row = 0; row < piece.count;) {
+        Run& run = space.runs[count];
+        run.count = std::min(most - groups, piece.count - row);
+        run.stick = 0;
+        place(product, piece, row, range.stick + s, run);
+        parts[count++] = {&run, nullptr};
+        groups += run.count;
+        row += run.count;
+        if (groups == most) flush(piece.entry);
+      }
+    });
+    flush(last);
+  }
+}
+
+// Where the operands are in a row of a piece, from the bases of the machine.
+void MatmulResults::place(const MatmulStep::Product& product, const Piece& piece, int64_t row,
+                          int64_t stick, Run& run) const {
+  const MatmulStep::Place* places = product.results.data() + piece.entry * operands_.size();
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    const MatmulOperand& operand = step_.results[i];
+    run.offsets[i] = operands_[i][places[i]] - machine_.bases[i] +
+                     (piece.row + row) * operand.row_stride + stick * operand.stick_stride;
+  }
+}
+
+}  // namespace spyre::card

@@ -1,0 +1,135 @@
+// What happens inside of a tile: where the operands of its groups are, loads, stores, instructions.
+//
+// Tile programs (tile.h) run on it, and so do the epilogues of matrix products. A tile is made of
+// runs of groups; its registers are rows of 32-bit lanes, group after group.
+#pragma once
+
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "tile.h"
+
+namespace spyre::card {
+
+// What the places of a tile share.
+struct Machine {
+  const TileStep& step;
+  const RunContext& context;
+  const TileTable& table;
+  const ConvertTable& convert;
+  std::vector<std::byte*> bases;  // core * operands + operand
+
+  std::byte* base(int core, int operand) const {
+    return bases[core * step.operands.size() + operand];
+  }
+};
+
+// Groups that lie one inner step apart for every operand.
+struct Run {
+  int64_t count = 0;
+  int64_t stick = 0;  // index along the stick dim of the first one
+  int64_t offsets[kMaxTileOperands];
+
+  void copy_to(Run& other, size_t operands) const {
+    std::memcpy(&other, this, offsetof(Run, offsets) + operands * sizeof(int64_t));
+  }
+};
+
+// A tile is made of runs; in a reduction each run appears once for each reduced point.
+struct Part {
+  const Run* run;
+  const Run* reduced;  // offsets to add, and the stick index if the stick dim is reduced; or null
+};
+
+struct TileView {
+  const Machine& machine;
+  const TileWalk& walk;
+  int core;
+  std::span<const Part> parts;
+  int64_t lanes = 0;
+  int64_t kept_lanes = 0;  // of the kept points: what SPREAD repeats
+};
+
+// Goes over the points of dimensions; the offset of every operand at hand.
+class Odometer {
+ public:
+  Odometer(const std::vector<TileDim>& dims, size_t operands, bool inner_runs)
+      : dims_(dims), operands_(operands), outer_(dims.size() - (inner_runs ? 1 : 0)) {}
+
+  // To a point, counted with the last dimension fastest.
+  void seek(int64_t point) {
+    std::fill_n(run_.offsets, operands_, 0);
+    run_.stick = 0;
+    inner_ = 0;
+    for (size_t d = dims_.size(); d-- > 0;) {
+      const int64_t index = point % dims_[d].extent;
+      point /= dims_[d].extent;
+      if (d >= outer_) {
+        inner_ = index;
+      } else {
+        index_[d] = index;
+      }
+      move(dims_[d], index);
+    }
+  }
+  // Takes up to `most` points of the last dimension.
+  void take(int64_t most, Run& run) {
+    const TileDim& inner = dims_.back();
+    run_.copy_to(run, operands_);
+    run.count = std::min(most, inner.extent - inner_);
+    inner_ += run.count;
+    move(inner, run.count);
+    if (inner_ == inner.extent) {
+      move(inner, -inner.extent);
+      inner_ = 0;
+      step();
+    }
+  }
+  void here(Run& run) const { run_.copy_to(run, operands_); }
+  void step() {
+    for (size_t d = outer_; d-- > 0;) {
+      move(dims_[d], 1);
+      if (++index_[d] < dims_[d].extent) return;
+      move(dims_[d], -dims_[d].extent);
+      index_[d] = 0;
+    }
+  }
+
+ private:
+  void move(const TileDim& dim, int64_t by) {
+    if (by == 0) return;
+    for (size_t i = 0; i < operands_; i++) run_.offsets[i] += by * dim.strides[i];
+    if (dim.stick) run_.stick += by;
+  }
+
+  const std::vector<TileDim>& dims_;
+  size_t operands_;
+  size_t outer_;  // dimensions that index_ counts
+  int64_t index_[kMaxTileDims] = {};
+  int64_t inner_ = 0;
+  Run run_;
+};
+
+constexpr int kMaxGroups = kTileLanes / 32;  // of a tile
+
+struct alignas(64) Workspace {
+  Workspace() { use_lanes(); }
+  void use_lanes() {
+    for (int r = 0; r < kTileRegisters; r++) registers[r] = lanes[r];
+  }
+  void use_results() {
+    for (int r = 0; r < kTileRegisters; r++) registers[r] = results[r];
+  }
+
+  uint32_t* registers[kTileRegisters];                       // those that instructions work on
+  alignas(64) uint32_t lanes[kTileRegisters][kTileLanes];    // of bodies
+  alignas(64) uint32_t results[kTileRegisters][kTileLanes];  // of epilogues
+  Run runs[kMaxGroups];                                      // of the kept points of a tile
+  Run points[kMaxGroups];                                    // reduced points of a tile
+};
+
+void run_instructions(const std::vector<TileInstruction>& instructions, const TileView& tile,
+                      Workspace& space);
+
+}  // namespace spyre::card
