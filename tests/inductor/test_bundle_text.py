@@ -22,6 +22,7 @@ from torch_spyre._inductor.op_spec import (
     UnimplementedOp,
 )
 from torch_spyre._inductor.views import align
+from torch_spyre.backend import read_bundle
 
 c0, c1 = sympy.symbols("c0 c1")
 FP16 = DataFormats.SEN169_FP16
@@ -64,6 +65,38 @@ def test_a_concrete_bundle_has_no_parameters(tmp_path):
         "\t}\n"
         "}\n"
     )
+
+
+def test_operations_that_differ_in_addresses_share_a_file(tmp_path):
+    def body():
+        again = [tensor(1), tensor(-1, space="pool", at=512), tensor(0, out=True)]
+        twice = [tensor(1), tensor(1), tensor(0, out=True)]
+        return [add(4), add(4, args=again), add(4, args=twice), add(2), add(4)]
+
+    for name in ("shared", "own"):
+        (tmp_path / name).mkdir()
+    written = generate_bundle(body(), tmp_path / "shared", has_pool=True, share=True)
+    assert written == (5, 3)
+    names = sorted(path.name for path in (tmp_path / "shared").glob("*.json"))
+    assert names == ["sdsc_0.json", "sdsc_2.json", "sdsc_3.json"]
+    assert generate_bundle(body(), tmp_path / "own", has_pool=True) == (5, 5)
+    shared, own = (read_bundle(tmp_path / name).operations() for name in ("shared", "own"))
+    assert [o.file for o in shared] == [f"sdsc_{n}.json" for n in (0, 0, 2, 3, 0)]
+    for a, b in zip(shared, own, strict=True):
+        assert (a.name, a.sdsc, a.addresses) == (b.name, b.sdsc, b.addresses)
+
+
+def test_what_is_in_the_scratchpad_is_part_of_a_shared_file(tmp_path):
+    def in_lx(at):
+        return add(4, args=[tensor(-1, space="lx", at=at), tensor(1), tensor(2, out=True)])
+
+    specs = [in_lx(0), in_lx(128), in_lx(0)]
+    assert generate_bundle(specs, tmp_path, has_pool=False, share=True) == (3, 2)
+
+
+def test_concrete_addresses_are_not_shared(tmp_path):
+    specs = [add(4), add(4)]
+    assert generate_bundle(specs, tmp_path, symbolic=False, has_pool=False, share=True) == (2, 2)
 
 
 def test_symbolic_addresses_of_cores_are_made_once(tmp_path):

@@ -63,3 +63,47 @@ def test_a_second_process_compiles_nothing_and_the_key_has_layouts_sources_and_s
         assert other["hits"] == 0 and other["misses"] == 1, f"{change} must be in the key"
         again = run(script, tmp_path, CHANGE=change)
         assert again["hits"] == 1, f"{change}: warm as well"
+
+
+REPEATED = """
+import json, torch
+from torch_spyre._inductor import async_compile
+import torch_spyre
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 128), torch.nn.Linear(128, 64)
+    def forward(self, x):
+        return x + self.second(torch.nn.functional.gelu(self.first(x)))
+
+torch.manual_seed(0)
+found = {}
+for layers in (1, 4):
+    torch._dynamo.reset()
+    before = dict(async_compile.counters)
+    model = torch.nn.Sequential(*(Layer() for _ in range(layers))).half()
+    x = torch.randn(8, 64, dtype=torch.float16)
+    with torch.no_grad():
+        expected = model.float()(x.float())
+        model = model.half().to("spyre")
+        told = torch_spyre.explain(model, x.to("spyre"))
+    after = async_compile.counters
+    found[layers] = {
+        "operations": after["operations_compiled"] - before["operations_compiled"],
+        "files": after["sdsc_files_written"] - before["sdsc_files_written"],
+        "told": [line for line in str(told).splitlines() if "sdsc files" in line],
+        "close": bool(torch.allclose(told.result.cpu().float(), expected, atol=0.05, rtol=0.02)),
+    }
+print(json.dumps(found))
+"""
+
+
+def test_layers_share_the_files_of_their_operations(script: Any, tmp_path: Path) -> None:
+    output = script(REPEATED, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    found = json.loads(output.splitlines()[-1])
+    one, four = found["1"], found["4"]
+    assert four["operations"] == 4 * one["operations"]
+    assert four["files"] <= one["files"] + 1
+    assert four["told"] == [f"    {four['operations']} operations in {four['files']} sdsc files"]
+    assert one["close"] and four["close"]

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+import torch_spyre
 from tests.inductor.cases import values
+from torch_spyre import _C
 
 F = torch.nn.functional
 
@@ -424,3 +426,65 @@ def test_operators_that_write_are_copies_on_the_card() -> None:
         expected = expected if function is window else a
         assert torch.equal(card.cpu(), expected)
         assert torch.equal(result.cpu(), expected + 1)
+
+
+def test_no_pair_of_nodes_is_compared_for_fusion() -> None:
+    from unittest import mock
+
+    from torch._inductor.scheduler import Scheduler
+
+    torch._dynamo.reset()
+    a = x(5, 70)
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return torch.exp(a + 1).sum(-1)
+
+    with mock.patch.object(Scheduler, "can_fuse", side_effect=AssertionError("compared")):
+        told = torch_spyre.explain(f, a.to("spyre"))
+    assert torch.allclose(told.result.cpu().float(), f(a.float()), rtol=0.02)
+
+
+def test_a_copy_is_remembered_for_one_tensor_at_one_version() -> None:
+    find, place = _C._remembered()
+    tensor, other, copy = x(4, 64).to("spyre"), x(4, 64).to("spyre"), x(4, 64).to("spyre")
+    assert find(tensor) is None
+    _C._remember(place, tensor, copy)
+    assert find(tensor) is copy and find(other) is None and find(None) is None
+    tensor.add_(1)
+    assert find(tensor) is None
+    _C._remember(place, tensor, copy)
+    assert find(tensor) is copy
+    del copy
+    assert find(tensor) is None, "it keeps no copy alive"
+    with torch.inference_mode():
+        unversioned = torch.zeros(4, 64, dtype=torch.float16, device="spyre")
+    _C._remember(place, unversioned, other)
+    assert find(unversioned) is None
+
+
+def test_outputs_have_memory_of_their_own() -> None:
+    layout = torch_spyre._C.SpyreTensorLayout([4, 64], torch.float16)
+    make = _C._output((4, 64), (64, 1), torch.float16, layout, 0)
+    first, second = make(), make()
+    first.fill_(1)
+    second.fill_(2)
+    assert first.shape == (4, 64) and first.stride() == (64, 1) and first.dtype is torch.float16
+    assert torch.equal(first.cpu(), torch.ones(4, 64, dtype=torch.float16))
+    with pytest.raises(ValueError, match="cannot hold dtype"):
+        _C._output((4, 64), (64, 1), torch.float32, layout, 0)
+
+
+def test_products_are_not_traced_again() -> None:
+    from unittest import mock
+
+    from torch._inductor.fx_passes import post_grad
+
+    torch._dynamo.reset()
+    a, b, c = x(5, 64), x(64, 70), x(70)
+
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return a @ b + c
+
+    with mock.patch.object(post_grad.Match, "replace_by_example", side_effect=AssertionError):
+        told = torch_spyre.explain(f, a.to("spyre"), b.to("spyre"), c.to("spyre"))
+    assert [op.opfunc for op in told.ops] == ["batchmatmul", "add"]

@@ -116,7 +116,7 @@ def break_the_second_file(monkeypatch) -> None:
         file.write_text(json.dumps(content))
         return stock(directory, *args, **kwargs)
 
-    monkeypatch.setattr(async_compile.backend, "compile_bundle", compile_bundle)
+    monkeypatch.setattr(backend, "compile_bundle", compile_bundle)
 
 
 def test_a_bundle_that_the_back_end_refuses(monkeypatch, tmp_path):

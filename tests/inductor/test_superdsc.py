@@ -292,7 +292,7 @@ def test_a_slice_of_rows_has_an_offset_and_a_gap():
 # ---- More forms ----------------------------------------------------------------------------------
 
 
-def test_matmul_masks_what_is_missing_of_the_reduced_dimension():
+def test_matmul_masks_what_is_missing_of_its_sticks():
     spec = op(
         "batchmatmul",
         {c0: (30, 1), c1: (70, 1), c2: (100, 1)},
@@ -303,7 +303,7 @@ def test_matmul_masks_what_is_missing_of_the_reduced_dimension():
     )
     _, dsc, _ = emit(spec)
     assert dsc["N_"] == {"name_": "n", "mb_": 30, "out_": 128, "in_": 128}
-    assert dsc["coordinateMasking_"] == {"in": [[100, 28]]}
+    assert dsc["coordinateMasking_"] == {"in": [[100, 28]], "out": [[70, 58]]}
     assert dsc["scheduleTree_"][1]["backGapCore_"] == {"in": {"-1": "-28"}}
 
 

@@ -7,8 +7,10 @@ cookbook (docs/operation_cookbook.md) uses.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -98,6 +100,7 @@ OPTIONS: dict[str, Any] = {
     "joint_graph_constant_folding": False,  # would compute on the device; fold_constants does it
     "size_asserts": False,
     "reorder_for_peak_memory": False,
+    "graph_partition": False,  # for CUDA graphs; asking each node for its symbols takes its time
 }
 
 
@@ -112,22 +115,51 @@ def compile_fx(
     _specialise(model)
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
-    with input_layouts.recording(example_inputs), debug.fresh_graphs() as fresh:
+    recording, collecting = input_layouts.recording(example_inputs), _without_collections()
+    with recording, collecting, debug.fresh_graphs() as fresh:
         kwargs["config_patches"].update(fresh)
         return stock(model, example_inputs, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """No search for garbage while a graph is compiled: it goes over all objects of the process
+    again and again, a tenth of the time, and what a graph is made of is alive until the end."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _specialise(model: Any) -> None:
     """Fix every size to what it is now: layouts and programs are made for given sizes.
 
-    The guards that this adds make Dynamo compile again for other sizes.
+    The guards that this adds make Dynamo compile again for other sizes. A number that no tensor
+    depends on stays open: a cache that counts its tokens would otherwise compile for each.
     """
     if not isinstance(model, torch.fx.GraphModule):
         return
     for node in model.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("example_value", node.meta.get("val"))
-        if isinstance(value, torch.SymInt):
+        value = _example(node)
+        if isinstance(value, torch.SymInt) and _reaches_tensors(node):
             int(value)
         elif isinstance(value, torch.Tensor):
             for size in (*value.shape, *value.stride(), value.storage_offset()):
                 int(size)
+
+
+def _example(node: torch.fx.Node) -> Any:
+    return node.meta.get("example_value", node.meta.get("val"))
+
+
+def _reaches_tensors(number: torch.fx.Node) -> bool:
+    """Whether something other than numbers is computed from a number."""
+    return any(
+        not isinstance(_example(user), (torch.SymInt, torch.SymBool)) or _reaches_tensors(user)
+        for user in number.users
+        if user.op != "output"
+    )

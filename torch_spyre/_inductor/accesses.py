@@ -13,6 +13,7 @@ and p1 along axis 0 and in the stick.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -108,6 +109,8 @@ class Walk:
     """With a stick: how many elements of it the access has along the stick's dimension."""
     end: int = 0
     """With a stick: one past the last element along that dimension; -1: in several places."""
+    spread: frozenset[sympy.Symbol] = frozenset()
+    """Symbols that move along more than one axis; that of whole sticks counts, the stick not."""
 
 
 @dataclass(frozen=True)
@@ -217,4 +220,6 @@ def _classify(axes: Axes, movers: list[list[Atom]], constant: list[int]) -> Walk
         end += constant[above] * axes.eps
         if any(a is not atom for a in movers[above]):
             end = -1
-    return Walk(atom.symbol, others, atom.size, end)
+    counts = Counter(a.symbol for i, atoms in enumerate(movers) if i != axes.stick for a in atoms)
+    spread = frozenset(symbol for symbol, count in counts.items() if count > 1)
+    return Walk(atom.symbol, others, atom.size, end, spread)

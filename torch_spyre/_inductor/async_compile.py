@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from torch_spyre import _C, backend
+from torch_spyre import _C
 from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config, debug
 from torch_spyre._inductor.sources import settings, source_hash
@@ -56,36 +56,49 @@ def sdsc(
     return SpyreKernel(name, text, arguments, constants, pool_bytes)
 
 
-def empty_pool(nbytes: int, index: int) -> torch.Tensor:
-    """Memory for intermediates: opaque bytes."""
-    return torch.empty(nbytes // 2, dtype=torch.float16, device=torch.device(DEVICE_NAME, index))
-
-
 _hoisted: dict[Any, tuple[int, torch.Tensor]] = {}
 
 
-def hoisted(
-    tensor: torch.Tensor,
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    offset: int,
-    layout: SpyreTensorLayout,
-) -> torch.Tensor:
-    """A view of a parameter in the layout that a kernel wants; made anew when it has changed."""
-    key = (id(tensor), size, stride, offset, layout)
-    version = -1 if tensor.is_inference() else tensor._version
-    known = _hoisted.get(key)
-    if known is not None and known[0] == version >= 0:
-        return known[1]
-    counters["hoisted_copies"] += 1
-    view = tensor.detach().as_strided(size, stride, offset)
-    strides = torch.empty(size, device="meta").stride()
-    copy = _C._empty_spyre(size, strides, tensor.dtype, layout, tensor.device.index)
-    copy.copy_(view)
-    if known is None:
-        weakref.finalize(tensor, _hoisted.pop, key, None)
-    _hoisted[key] = (version, copy)
-    return copy
+class HoistedCopy:
+    """A view of a parameter in the layout that a kernel wants; made anew when it has changed.
+
+    Graphs share copies. Each place of the host code remembers its own, so that a call costs no
+    search."""
+
+    def __init__(
+        self,
+        size: tuple[int, ...],
+        stride: tuple[int, ...],
+        offset: int,
+        layout: SpyreTensorLayout,
+    ) -> None:
+        self.view = (size, stride, offset)
+        self.layout = layout
+        self._find, self._place = _C._remembered()
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        copy = self._find(tensor)
+        if copy is None:
+            copy = self._shared(tensor)
+            _C._remember(self._place, tensor, copy)
+        return copy
+
+    def _shared(self, tensor: torch.Tensor) -> torch.Tensor:
+        key = (id(tensor), *self.view, self.layout)
+        version = -1 if tensor.is_inference() else tensor._version
+        known = _hoisted.get(key)
+        if known is not None and known[0] == version >= 0:
+            return known[1]
+        counters["hoisted_copies"] += 1
+        size, stride, offset = self.view
+        view = tensor.detach().as_strided(size, stride, offset)
+        strides = torch.empty(size, device="meta").stride()
+        copy = _C._empty_spyre(size, strides, tensor.dtype, self.layout, tensor.device.index)
+        copy.copy_(view)
+        if known is None:
+            weakref.finalize(tensor, _hoisted.pop, key, None)
+        _hoisted[key] = (version, copy)
+        return copy
 
 
 class SpyreKernel:
@@ -105,10 +118,16 @@ class SpyreKernel:
         self.has_pool = pool_bytes > 0
         self.directory = compile_text(name, text, self.has_pool)
         self._plans: dict[int, tuple[Any, list[torch.Tensor]]] = {}
+        layouts = [spec.layout for spec in arguments]
+        self._launch, self._loaded = _C._compiled_kernel(self.has_pool, layouts)
 
     def run(self, *tensors: torch.Tensor) -> None:
         """Queue the kernel on the current stream."""
-        args = list(tensors)
+        if not self._launch(*tensors):
+            self._prepare_and_run(list(tensors))
+
+    def _prepare_and_run(self, args: list[torch.Tensor]) -> None:
+        """The first call on a card, and calls with tensors that are not as expected."""
         index = next((t.device.index for t in args if t.device.type == DEVICE_NAME), None)
         index = _C.current_device() if index is None else index
         plan, constants = self._plans.get(index) or self._load(index)
@@ -147,6 +166,7 @@ class SpyreKernel:
         with torch.spyre.device(index):  # type: ignore[attr-defined]
             plan = _C.prepare_kernel(self.directory)
         self._plans[index] = (plan, constants)
+        _C._load_compiled_kernel(self._loaded, index, plan, constants)
         return self._plans[index]
 
 
@@ -155,6 +175,8 @@ counters: dict[str, int] = {
     "hoisted_copies": 0,
     "bundles_compiled": 0,
     "bundles_reused": 0,
+    "operations_compiled": 0,
+    "sdsc_files_written": 0,  # fewer than operations: layers share the programs of their operations
 }
 
 
@@ -194,6 +216,8 @@ def compile_text(name: str, text: str, has_pool: bool) -> str:
         counters["bundles_reused"] += 1
         debug.record_bundle(name, str(directory), "made earlier")
         return str(code)
+    from torch_spyre import backend  # a process that finds its bundles does without
+
     counters["bundles_compiled"] += 1
     directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
@@ -224,14 +248,17 @@ def write_bundle(text: str, directory: Path, has_pool: bool) -> None:
     if config.validate:
         for spec in specs:
             validate.validate_op_spec(spec)
-    bundle.generate_bundle(
+    written = bundle.generate_bundle(
         specs,
         directory,
         symbolic=config.symbolic_args,
         has_pool=has_pool,
         unroll_loops=config.unroll_loops,
         k_fast=config.k_fast_emission,
+        share=config.share_sdsc,
     )
+    counters["operations_compiled"] += written.operations
+    counters["sdsc_files_written"] += written.files
     (directory / "op_specs.py").write_text(text)
 
 

@@ -47,6 +47,10 @@ k_fast_emission: bool = _flag("SPYRE_CORE_ID_K_FAST_EMISSION", True)
 # UNROLL_LOOPS: loops in bundles are written out. 0: as scf.for.
 unroll_loops: bool = _flag("UNROLL_LOOPS", True)
 
+# SPYRE_INDUCTOR_SHARE_SDSC: operations of a bundle that differ only in symbolic addresses have one
+# sdsc file, which runs several times. 0: each its own file.
+share_sdsc: bool = _flag("SPYRE_INDUCTOR_SHARE_SDSC", True)
+
 # SPYRE_INDUCTOR_ENABLE_FUSION: several operations in one bundle, and in one launch.
 enable_fusion: bool = _flag("SPYRE_INDUCTOR_ENABLE_FUSION", True)
 

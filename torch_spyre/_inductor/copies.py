@@ -70,6 +70,8 @@ class Copies:
         for need in found:
             if need.position >= 0:
                 inputs[need.position] = self.copy_of(inputs[need.position], op, need)
+            elif op.kind == "scatter":
+                output, after = self._through_table(op, need)
             else:
                 output, after = self._into_temporary(op, need)
         self._append_aligned(replace(op, inputs=inputs, output=output))
@@ -166,8 +168,18 @@ class Copies:
                          reason=why)  # fmt: skip
         self._note(copy)
 
+    def _through_table(self, op: Operation, need: Need) -> tuple[Access, Operation]:
+        """A copy of a scatter's table in which its rows are whole sticks, and the way back."""
+        inside = self._copy_of_table(op.output, op, need)
+        table = op.output.buffer
+        source, target, ranges = _whole(inside.buffer, table)
+        after = Operation("identity", "copy", ranges, (), [source], target, {}, op.origin,
+                          reason=need.why)  # fmt: skip
+        self.forget()  # the copy is changed: nobody else may have it
+        return inside, after
+
     def _copy_of_table(self, access: Access, op: Operation, need: Need) -> Access:
-        """A gather's table as a whole, with its sticks along a dimension that is not gathered."""
+        """A table as a whole, with its sticks along a dimension that is not indexed."""
         table = access.buffer
         stick_dim = SPARSE
         for d, (n, s) in enumerate(zip(table.size, table.stride)):
@@ -177,17 +189,11 @@ class Copies:
         buffer = self._made.get(key)
         if buffer is None:
             buffer = self._temporary(table, table.size, stick_dim)
-            symbols = [sympy.Symbol(f"p{d}", integer=True, nonnegative=True)
-                       for d in range(len(table.size))]  # fmt: skip
-            ranges = {v: n for v, n in zip(symbols, table.size) if n != 1}
-            terms = [v if n != 1 else sympy.S.Zero for v, n in zip(symbols, table.size)]
-            self._emit_copy(
-                Access(table, table.index(terms)),
-                Access(buffer, buffer.index(terms)),
-                ranges,
-                op,
-                need,
-            )
+            source, target, ranges = _whole(table, buffer)
+            if table.static and not table.written:
+                self._hoist(source, target, ranges, op, need)
+            else:
+                self._emit_copy(source, target, ranges, op, need)
             self._made[key] = buffer
         index = access.index
         replaced = sympy.S.Zero
@@ -273,6 +279,15 @@ class Copies:
                 op.origin.source,
             )
         )
+
+
+def _whole(source: Buffer, target: Buffer) -> tuple[Access, Access, dict[sympy.Symbol, int]]:
+    """Two buffers of one shape, element by element."""
+    symbols = [sympy.Symbol(f"p{d}", integer=True, nonnegative=True)
+               for d in range(len(source.size))]  # fmt: skip
+    ranges = {v: n for v, n in zip(symbols, source.size) if n != 1}
+    terms: list[sympy.Expr] = [v if n != 1 else sympy.S.Zero for v, n in zip(symbols, source.size)]
+    return Access(source, source.index(terms)), Access(target, target.index(terms)), ranges
 
 
 def _is_plain(access: Access, op: Operation) -> bool:

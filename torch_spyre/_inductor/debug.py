@@ -223,13 +223,16 @@ def _remember(text: str, kernel: Kernel) -> None:
 
 def refuse_bundle(name: str, text: str, work: Path, problem: Exception) -> Exception:
     """A refusal for a bundle that cannot be made, with the operation it is about."""
+    from torch_spyre._inductor.codegen.bundle import FailedOperation
+
     files = sorted(work.glob("sdsc_*.json"))
     named = re.match(r"sdsc_(\d+)\.json", str(problem))
-    # The file that was written last is that of the last operation that went well.
-    number = int(named[1]) if named else len(files)
+    number = int(named[1]) if named else -1  # a file has the number of its first operation
+    if isinstance(problem, FailedOperation) and isinstance(problem.__cause__, Exception):
+        number, problem = problem.index, problem.__cause__
     known = _operations.get(text.strip(), [])
     place = errors.Place(f"kernel {name}")
-    if number < len(known):
+    if 0 <= number < len(known):
         place = errors.place_of(known[number])
     directory = _debug_directory()
     if directory is not None:

@@ -174,12 +174,12 @@ def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) ->
     if dtype is not None:
         x = x.to(dtype)
     # A row that is masked out entirely gives zeros: its largest value is -inf, and 0 instead of it
-    # makes every exponential and the sum 0.
+    # makes every exponential and the sum 0. In any other row the largest value adds exp(0) = 1.
     top = torch.amax(x, dim, keepdim=True)
     top = torch.where(top == -math.inf, torch.zeros_like(top), top)
     e = torch.exp(x - top)
     total = torch.sum(e, dim, keepdim=True)
-    return e / torch.where(total == 0, torch.ones_like(total), total)
+    return e / torch.clamp(total, min=1.0)
 
 
 @register_spyre_decomposition(aten.native_layer_norm.default)
@@ -303,11 +303,10 @@ def attention(
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
         key, value = _repeat_heads(key, groups), _repeat_heads(value, groups)
-    # The square root of the scale on both sides, so that neither overflows.
-    root = math.sqrt(1.0 / math.sqrt(query.shape[-1]) if scale is None else abs(scale))
-    scores = torch.matmul(query * root, (key * root).transpose(-2, -1))
-    if scale is not None and scale < 0:
-        scores = -scores
+    # On the query alone: keys are often a whole cache. Products are summed in float32, so nothing
+    # overflows that would not overflow anyway.
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = torch.matmul(query * scale, key.transpose(-2, -1))
     if is_causal:
         shape = (query.shape[-2], key.shape[-2])
         mask = torch.full(shape, -math.inf, dtype=query.dtype, device=query.device).triu(1)
@@ -549,15 +548,17 @@ def convolution(
         return NotImplemented
     x = _padded(x, padding, stride)
     batch, places, channels = x.shape[0], math.prod(kernel), x.shape[1] // groups
-    if kernel == list(stride) and set(dilation) == {1}:
+    apart = kernel == list(stride) and set(dilation) == {1}
+    if apart:
         windows = _patches(x, kernel, size, groups)
     elif places <= _MAX_SLICES:
         windows = _slices(x, kernel, size, stride, dilation, groups)
     else:
         return NotImplemented
-    # Both have the place in the window outside and the channel inside.
     out_channels = weight.shape[0] // groups
-    rows = weight.movedim(1, -1).reshape(groups, out_channels, places * channels)
+    if not apart:  # slices are put side by side place by place
+        weight = weight.movedim(1, -1)
+    rows = weight.reshape(groups, out_channels, places * channels)
     if groups == 1:
         result = torch.matmul(rows[0], windows[:, 0])
     else:
@@ -578,15 +579,15 @@ def _padded(x: torch.Tensor, padding: list[int], stride: list[int]) -> torch.Ten
 
 
 def _patches(x: torch.Tensor, kernel: list[int], size: list[int], groups: int) -> torch.Tensor:
-    """Windows that do not overlap: a view of x, (batch, groups, place * channel, window)."""
+    """Windows that do not overlap: a view of x, (batch, groups, channel * place, window)."""
     batch, channels, rank = x.shape[0], x.shape[1] // groups, len(kernel)
     for i, (k, n) in enumerate(zip(kernel, size, strict=True)):
         x = torch.narrow(x, 2 + i, 0, k * n)
     split = [batch, groups, channels, *(d for pair in zip(size, kernel) for d in pair)]
     windows = [3 + 2 * i for i in range(rank)]
     places = [4 + 2 * i for i in range(rank)]
-    x = x.reshape(split).permute(0, 1, *places, 2, *windows)
-    return x.reshape(batch, groups, math.prod(kernel) * channels, math.prod(size))
+    x = x.reshape(split).permute(0, 1, 2, *places, *windows)
+    return x.reshape(batch, groups, channels * math.prod(kernel), math.prod(size))
 
 
 def _slices(

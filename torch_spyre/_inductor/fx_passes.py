@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ def fold_constants(graph: Graph) -> None:
             value = _evaluate(node, values)
             if value is not None:
                 values[node] = value
+    _index_by_known_values(graph, values)
+    _drop_neutral_masks(graph, values)
     gm = graph.owning_module
     assert gm is not None
     count = 0
@@ -58,6 +61,126 @@ def fold_constants(graph: Graph) -> None:
             user.replace_input_with(node, attribute)
         _log.info("%s %s is computed while compiling", node.target, list(value.shape))
     graph.eliminate_dead_code()
+
+
+def _index_by_known_values(graph: Graph, values: dict[Node, torch.Tensor]) -> None:
+    """x[rows, columns] with ranges that are known now is a view of x, not a gather."""
+    for node in graph.find_nodes(op="call_function", target=aten.index.Tensor):
+        source, indices = node.args
+        if _on(node) != DEVICE_NAME or any(n is not None and n not in values for n in indices):
+            continue
+        ranges = _ranges([None if n is None else values[n] for n in indices], _shape(source))
+        if ranges is None:
+            continue
+        with graph.inserting_before(node):
+            view = _view_of_ranges(graph, source, ranges, len(_shape(node)))
+        _log.info("aten.index %s is a view: its indices are ranges", list(_shape(node)))
+        node.replace_all_uses_with(view)
+        graph.erase_node(node)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """What an index tensor says about one dimension of the tensor that is indexed."""
+
+    start: int
+    step: int
+    size: int
+    place: int
+    """The dimension of the indices along which it runs; -1: one element."""
+
+
+def _ranges(indices: list[torch.Tensor | None], shape: tuple[int, ...]) -> list[_Range] | None:
+    """One range for each indexed dimension, if they are the leading ones and run apart."""
+    tensors = [i for i in indices if i is not None]
+    if len(tensors) != len(indices) or any(i.dtype is torch.bool for i in tensors):
+        return None
+    rank = max(i.dim() for i in tensors)
+    found: list[_Range] = []
+    for index, bound in zip(tensors, shape):
+        wide = [d for d, n in enumerate(index.shape) if n > 1]
+        numbers = index.flatten().tolist()
+        if len(wide) > 1 or not numbers:
+            return None
+        numbers = [n + bound if n < 0 else n for n in numbers]
+        step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+        end = numbers[0] + step * len(numbers)
+        if step < 1 or numbers != list(range(numbers[0], end, step)):
+            return None
+        if numbers[0] < 0 or numbers[-1] >= bound:
+            return None  # the operation itself says what is wrong
+        place = wide[0] + rank - index.dim() if wide else -1
+        found.append(_Range(numbers[0], step, len(numbers), place))
+    places = [r.place for r in found if r.place >= 0]
+    return found if len(places) == len(set(places)) else None
+
+
+def _view_of_ranges(graph: Graph, source: Any, ranges: list[_Range], rank: int) -> Node:
+    """The view of `source` that the ranges say; the dimensions of the indices come first."""
+    view = source
+    for dim, r in enumerate(ranges):
+        end = r.start + r.step * (r.size - 1) + 1
+        if (r.start, r.size) != (0, _shape(view)[dim]):
+            view = _call(graph, aten.slice.Tensor, view, dim, r.start, end, r.step)
+    rest = list(range(len(ranges), len(_shape(source))))
+    moving = sorted(
+        (d for d, r in enumerate(ranges) if r.place >= 0), key=lambda d: ranges[d].place
+    )
+    still = [d for d, r in enumerate(ranges) if r.place < 0]
+    order = [*still, *moving, *rest]
+    if order != sorted(order):
+        view = _call(graph, aten.permute.default, view, order)
+    for _ in still:
+        view = _call(graph, aten.squeeze.dim, view, 0)
+    places = {ranges[d].place for d in moving}
+    for place in range(rank - len(rest)):
+        if place not in places:
+            view = _call(graph, aten.unsqueeze.default, view, place)
+    return view
+
+
+def _call(graph: Graph, target: torch._ops.OpOverload, source: Node, *args: Any) -> Node:
+    node = graph.call_function(target, (source, *args))
+    node.meta.update(source.meta)
+    node.meta["val"] = target(source.meta["val"], *args)
+    return node
+
+
+_NEUTRAL = {
+    aten.bitwise_and.Tensor: True,
+    aten.logical_and.default: True,
+    aten.bitwise_or.Tensor: False,
+    aten.logical_or.default: False,
+}
+
+
+def _drop_neutral_masks(graph: Graph, values: dict[Node, torch.Tensor]) -> None:
+    """`mask & all true` is the mask: transformers joins masks that say nothing."""
+    for target, neutral in _NEUTRAL.items():
+        for node in graph.find_nodes(op="call_function", target=target):
+            if node in values or _on(node) != DEVICE_NAME:
+                continue
+            for known, other in (node.args, node.args[::-1]):
+                value = values.get(known)
+                if value is None or value.dtype is not torch.bool or not _is_uniform(value):
+                    continue
+                if bool(value.flatten()[0]) is not neutral or _dtype(other) is not torch.bool:
+                    continue
+                with graph.inserting_before(node):
+                    same = _shape(other) == _shape(node)
+                    wide = (
+                        other
+                        if same
+                        else _call(graph, aten.expand.default, other, list(_shape(node)))
+                    )
+                node.replace_all_uses_with(wide)
+                graph.erase_node(node)
+                break
+
+
+def _dtype(node: Any) -> torch.dtype | None:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value.dtype if isinstance(value, torch.Tensor) else None
 
 
 def _on(node: Node) -> str:
@@ -114,7 +237,8 @@ def unflatten_matmul(graph: Graph) -> None:
     """bmm over collapsed batch dimensions becomes batched_matmul over the original ones.
 
     torch.matmul collapses (b, h, s, d) to (b*h, s, d), which copies whatever is not contiguous. The
-    card takes any number of batch dimensions.
+    card takes any number of batch dimensions. Heads that are repeated for groups of queries are
+    not: the groups become a batch dimension that the operand does not have.
     """
     for node in list(graph.find_nodes(op="call_function", target=aten.bmm.default)):
         if _on(node) != DEVICE_NAME:
@@ -130,6 +254,7 @@ def unflatten_matmul(graph: Graph) -> None:
                 if side is None or tuple(_shape(side)[:-2]) != tuple(batch):
                     side = _view(graph, argument, (*batch, *_shape(argument)[-2:]))
                 sides.append(side)
+            sides, batch = _without_repeated_heads(graph, sides, batch)
             product = graph.call_function(torch.ops.spyre.batched_matmul.default, tuple(sides))
             product.meta.update(node.meta)
             shape = (*batch, *_shape(node)[-2:])
@@ -138,6 +263,48 @@ def unflatten_matmul(graph: Graph) -> None:
         node.replace_all_uses_with(flat)
         graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def _without_repeated_heads(
+    graph: Graph, sides: list[Node], batch: tuple[int, ...]
+) -> tuple[list[Node], tuple[int, ...]]:
+    """Operands over (b, heads, groups): what was repeated for the groups is 1 there."""
+    if len(batch) != 2:
+        return sides, batch
+    single = [_before_repeat(graph, side) for side in sides]
+    found = [_shape(s)[1] for s in single if s is not None]
+    if len(set(found)) != 1:
+        return sides, batch
+    grouped = (batch[0], found[0], batch[1] // found[0])
+    wide = [
+        _view(graph, side, (*grouped, *_shape(side)[-2:])) if one is None else one
+        for side, one in zip(sides, single, strict=True)
+    ]
+    return wide, grouped
+
+
+def _before_repeat(graph: Graph, node: Node) -> Node | None:
+    """(b, heads, 1, s, d), if the node is that with each head repeated, as (b, heads * n, s, d)."""
+    if node.op != "call_function" or not isinstance(node.args[0], Node):
+        return None
+    source = node.args[0]
+    if node.target is aten.expand.default and _shape(source) == _shape(node):
+        return _before_repeat(graph, source)
+    if node.target is aten.permute.default and list(node.args[1]) == [0, 1, 3, 2]:  # type: ignore[arg-type]
+        inner = _before_repeat(graph, source)
+        return inner and _call(graph, aten.permute.default, inner, [0, 1, 2, 4, 3])
+    if node.target not in _RESHAPES or len(_shape(node)) != 4:
+        return None
+    if source.target is aten.clone.default:
+        source = source.args[0]  # type: ignore[assignment]
+    if source.target is not aten.expand.default or len(_shape(source)) != 5:
+        return None
+    b, heads, groups, *rest = _shape(source)
+    one = source.args[0]
+    assert isinstance(one, Node)
+    if _shape(node) != (b, heads * groups, *rest) or _shape(one) != (b, heads, 1, *rest):
+        return None
+    return one
 
 
 def _shape(node: Any) -> tuple[int, ...]:

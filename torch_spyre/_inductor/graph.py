@@ -95,7 +95,7 @@ class Operation:
 
     opfunc: str
     kind: str
-    """pointwise, reduction, matmul, copy, gather or topk."""
+    """pointwise, reduction, matmul, copy, gather, scatter or topk."""
     ranges: dict[sympy.Symbol, int]
     reduced: tuple[sympy.Symbol, ...]
     inputs: list[Access]
@@ -103,7 +103,7 @@ class Operation:
     info: dict[str, Any] = field(default_factory=dict)
     origin: Origin = Origin("", "", "")
     gather: dict[sympy.Symbol, Access] = field(default_factory=dict)
-    """Symbols in the index of inputs[0] that are read from a tensor."""
+    """Symbols that are read from a tensor: in the index of inputs[0], or of a scatter's output."""
     reason: str = ""
     """Why the compiler added this operation; empty for what the program asked for."""
 

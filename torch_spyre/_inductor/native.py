@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
@@ -14,7 +15,7 @@ from torch._inductor.virtualized import V
 from torch_spyre._inductor.accesses import linear_index
 from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
 from torch_spyre._inductor.graph import Access, Buffer, Operation, Origin, contiguous_strides
-from torch_spyre._inductor.needs import gather_sticks
+from torch_spyre._inductor.needs import row_sticks, table_of
 from torch_spyre._inductor.origins import is_view, origin_of
 from torch_spyre._inductor.splitting import Splitter
 from torch_spyre._inductor.spyre_kernel import NATIVE_TYPES
@@ -23,15 +24,15 @@ from torch_spyre.constants import DEVICE_NAME
 
 aten = torch.ops.aten
 
-# Their lowerings write through index tensors, which the card has no operation for.
-_SCATTERS = ("index_put", "scatter", "index_add", "index_copy", "masked_scatter", "index_fill")
+# Their lowerings add or write single elements through index tensors; the card stores whole rows.
+_SCATTERS = ("scatter", "index_add", "index_reduce", "masked_scatter")
 
 
 def never(target: torch._ops.OpOverload) -> str:
     """Why an operation is not even tried; empty for the others."""
     name = target._schema.name.split("::")[1]
     if target.namespace == "aten" and name.strip("_").startswith(_SCATTERS):
-        return "the card has no indirect stores"
+        return "the card has no indirect stores of single elements"
     return ""
 
 
@@ -45,21 +46,25 @@ def check(operation: Any) -> None:
     dtype = operation.get_dtype()
     if dtype not in NATIVE_TYPES:
         raise UnsupportedType(f"{dtype} tensors do not have a form on the card")
-    if isinstance(operation.data, ir.Scatter):
-        raise NoOpFunc("the card has no indirect stores")
     with mock.patch.object(ir.FlexibleLayout, "allow_indexing", True):  # as Inductor does
         body = trace(operation)
     splitter = Splitter(_stand_in, {}, Origin("", "", ""), "check")
-    size = tuple(body.ranges)
-    output = Buffer("out", size, contiguous_strides(size), dtype)
-    for op in splitter.split(body, Access(output, output.index(body.variables)), {}):
+    if body.place is not None:
+        output = _buffer_of(operation.layout.get_buffer().get_name())
+        with mock.patch.object(ir.FlexibleLayout, "allow_indexing", True):
+            index = sympy.expand(operation.layout.make_indexer()(body.place))
+    else:
+        size = tuple(body.ranges)
+        output = Buffer("out", size, contiguous_strides(size), dtype)
+        index = output.index(body.variables)
+    for op in splitter.split(body, Access(output, index), {}):
         ranges = dict(op.ranges)
         for symbol in op.gather:
             ranges[symbol] = 2
         if len(op.gather) > 1:
-            raise NoOpFunc("the card gathers along one dimension")
+            raise NoOpFunc(f"the card {op.kind}s along one dimension")
         if op.gather:
-            _check_gather(op)
+            _check_rows(op)
         for access in op.inputs:
             if any(a.coefficient < 0 for a in linear_index(access.index, ranges).atoms):
                 raise NoOpFunc("the card does not walk backwards over a tensor")
@@ -69,21 +74,23 @@ def check(operation: Any) -> None:
 _MAX_ELEMENT_TABLE = 1 << 19
 
 
-def _check_gather(op: Operation) -> None:
+def _check_rows(op: Operation) -> None:
     """Whole rows of a whole table, the same for all lanes; the host does the rest."""
-    (access,) = op.inputs
+    access = table_of(op)
     (symbol, rows), *_ = op.gather.items()
     own = access.index.free_symbols - {symbol}
     if rows.index.free_symbols & own:
-        raise NoOpFunc("the card gathers the same row for all that is not gathered")
+        raise NoOpFunc(f"the card {op.kind}s the same row for all that is not indexed")
     table = access.buffer
     ranges = {**op.ranges, symbol: op.info["rows"][symbol]}
     linear = linear_index(access.index, ranges)
     shape = {s: n for n, s in zip(table.size, table.stride, strict=True) if n > 1}
     moves = {a.coefficient: a.size for a in linear.atoms if a.plain}
     if linear.offset or moves != shape or len(moves) != len(linear.atoms):
-        raise NoOpFunc("the card gathers from whole tensors, not from views of them")
-    if not gather_sticks(op) and table.elements > _MAX_ELEMENT_TABLE:
+        raise NoOpFunc(f"the card {op.kind}s rows of whole tensors, not of views of them")
+    if op.kind == "scatter" and not row_sticks(op):
+        raise NoOpFunc("the card has no indirect stores of single elements")
+    if not row_sticks(op) and table.elements > _MAX_ELEMENT_TABLE:
         raise NoOpFunc(
             f"single elements of a table of {table.elements} are gathered; the card moves whole "
             f"sticks, and a stick for each element is too much"

@@ -48,9 +48,14 @@ def walk_of(access: Access, op: Operation, layouts: Assignment) -> Walk | None:
     return walk(access.index, op.ranges, layout)
 
 
-def _gathered_walk(op: Operation, layouts: Assignment) -> Walk | None:
-    """Of the value tensor of a gather, with the row index taken as a loop of its own."""
-    access = op.inputs[0]
+def table_of(op: Operation) -> Access:
+    """What a gather reads rows of, or a scatter writes rows of."""
+    return op.output if op.kind == "scatter" else op.inputs[0]
+
+
+def _table_walk(op: Operation, layouts: Assignment) -> Walk | None:
+    """Of the table of a gather or a scatter, with the row index taken as a loop of its own."""
+    access = table_of(op)
     layout = layouts.get(access.buffer) or access.buffer.layout
     assert layout is not None
     ranges = dict(op.ranges)
@@ -135,6 +140,8 @@ def _stick_needs(op: Operation, layouts: Assignment) -> list[Need]:
     """Copies that are needed because of where the sticks lie."""
     out_layout = layouts.get(op.output.buffer) or op.output.buffer.layout
     assert out_layout is not None
+    if op.kind == "scatter":
+        return _scatter_needs(op, layouts, out_layout)
     out = walk_of(op.output, op, layouts)
     direct = out is not None and _writes_whole_sticks(op.output, out, out_layout)
     kept = points(op.kept, op.ranges)
@@ -158,17 +165,17 @@ def _stick_needs(op: Operation, layouts: Assignment) -> list[Need]:
     return result
 
 
-def gather_sticks(op: Operation) -> list[sympy.Symbol]:
-    """Symbols that can be the stick of a gather: all lanes of a stick have the same row."""
+def row_sticks(op: Operation) -> list[sympy.Symbol]:
+    """Symbols that can be the stick of a gather or a scatter: all lanes have the same row."""
     rows: set[sympy.Symbol] = set()
     for access in op.gather.values():
         rows |= access.index.free_symbols
-    return [v for v in op.kept if v in op.inputs[0].index.free_symbols and v not in rows]
+    return [v for v in op.kept if v in table_of(op).index.free_symbols and v not in rows]
 
 
 def _gather_needs(op: Operation, layouts: Assignment, out: Walk | None, kept: int) -> list[Need]:
-    legal = gather_sticks(op)
-    found = _gathered_walk(op, layouts)
+    legal = row_sticks(op)
+    found = _table_walk(op, layouts)
     result = []
     if out is not None and (out.stick is None or out.stick in legal):
         wanted = out.stick
@@ -179,6 +186,28 @@ def _gather_needs(op: Operation, layouts: Assignment, out: Walk | None, kept: in
     if found is None or found.stick != wanted:
         table = op.inputs[0].buffer.elements
         result.append(Need(0, wanted, table, "a gather moves whole sticks"))
+    return result
+
+
+def _scatter_needs(op: Operation, layouts: Assignment, layout: SpyreTensorLayout) -> list[Need]:
+    """A table whose sticks are cut by rows is changed in a copy, which is copied back."""
+    legal = row_sticks(op)
+    table = _table_walk(op, layouts)
+    fits = table is not None and table.stick in legal
+    result = []
+    if table is not None and fits and _writes_whole_sticks(op.output, table, layout):
+        wanted = table.stick
+    else:
+        wanted = legal[-1]
+        elements = 2 * op.output.buffer.elements
+        result.append(Need(-1, wanted, elements, "a scatter moves whole sticks"))
+    access = op.inputs[0]
+    found = walk_of(access, op, layouts)
+    used = access.index.free_symbols
+    missing = () if wanted in used else (wanted,)
+    if found is None or found.stick != wanted or missing:
+        elements = points((*used, *missing), op.ranges)
+        result.append(Need(0, wanted, elements, "a scatter moves whole sticks", include=missing))
     return result
 
 
@@ -251,10 +280,10 @@ def _matmul_needs(op: Operation, layouts: Assignment, out: Walk | None, kept: in
         found = walk_of(access, op, layouts)
         missing = tuple(v for v in along if v is not None and v not in access.index.free_symbols)
         bad = found is None or found.stick != stick or (stick is not None and stick in found.outer)
-        if bad or missing:
+        if bad or missing or (found is not None and found.spread & {k, n}):
             elements = points((*access.index.free_symbols, *missing), op.ranges)
             result.append(Need(position, stick, elements, why, include=missing))
-    if out is None or out.stick != n:
+    if out is None or out.stick != n or n in out.spread:
         result.append(Need(-1, n, kept, "matmul gives its result with sticks along N"))
     return result
 

@@ -39,6 +39,7 @@ from torch._inductor.graph import GraphLowering
 from torch_spyre._inductor import decompositions, fx_passes, input_layouts, lowering
 from torch_spyre._inductor.sources import fingerprint, is_foreign, settings, source_hash
 from torch_spyre._inductor.spyre_kernel import SpyreOpFuncs
+from torch_spyre._inductor.transfers import transfers_first
 
 Pass = Callable[[Any], Any]
 
@@ -57,7 +58,9 @@ CustomPreSchedulingPasses: list[Pass] = []
 
 # Inductor's loop fusion is off for spyre: kernels are stretches of nodes, made in the plan.
 CustomPreFusionPasses: list[Pass] = []
-CustomPostFusionPasses: list[Pass] = []
+CustomPostFusionPasses: list[Pass] = [
+    transfers_first,  # a copy from the host between two nodes would make two kernels of one
+]
 
 STAGES: dict[str, list[Pass]] = {
     "early": CustomPrePasses,

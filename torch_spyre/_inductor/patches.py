@@ -13,6 +13,7 @@ import torch
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import fallback_handler, lowerings
+from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import lowering, native
@@ -26,7 +27,9 @@ _log = get_logger("spyre.inductor.lowering")
 def apply() -> None:
     """Install all of them."""
     _realise_every_operation()
+    _do_not_try_to_fuse()
     _leave_scaled_softmax_alone()
+    _leave_products_alone()
 
 
 # -- GraphLowering.call_function: no hook after the lowering of a node -----------------------------
@@ -125,6 +128,23 @@ def _is_number(box: ir.TensorBox) -> bool:
     return isinstance(data, ir.Pointwise) and data.num_reads() == 0
 
 
+# -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
+# The scheduler asks the device last, when it has compared the loops of two nodes: a tenth of the
+# time that a graph takes, for an answer that is always no.
+# Fails when it can go: test_no_pair_of_nodes_is_compared_for_fusion.
+
+
+def _do_not_try_to_fuse() -> None:
+    stock = Scheduler.unfusable_node
+
+    @functools.wraps(stock)
+    def unfusable_node(self: Scheduler, node: Any) -> bool:
+        device = node.get_device()
+        return (device is not None and device.type == DEVICE_NAME) or stock(self, node)
+
+    Scheduler.unfusable_node = unfusable_node
+
+
 # -- fx_passes.joint_graph: no option for a single pattern -----------------------------------------
 # softmax(x * number) becomes a dozen operations that take the largest value before the scaling.
 # Loops that are fused hide that; here each is an operation of the card.
@@ -141,6 +161,28 @@ def _leave_scaled_softmax_alone() -> None:
         return value.device.type != DEVICE_NAME and stock(match)
 
     for patterns in joint_graph.pass_patterns:
+        for entries in patterns.patterns.values():
+            for entry in entries:
+                if entry.extra_check is stock:
+                    entry.extra_check = check
+
+
+# -- fx_passes.post_grad: no option for a single pattern -------------------------------------------
+# mm + bias becomes addmm, which our decomposition takes apart again: the graph as it was, for a
+# trace of each product.
+# Fails when it can go: test_products_are_not_traced_again.
+
+
+def _leave_products_alone() -> None:
+    from torch._inductor.fx_passes import post_grad
+
+    stock = post_grad.is_valid_addmm_fusion
+
+    def check(match: Any) -> bool:
+        value = match.output_node().meta["val"]
+        return value.device.type != DEVICE_NAME and stock(match)
+
+    for patterns in post_grad.pass_patterns:
         for entries in patterns.patterns.values():
             for entry in entries:
                 if entry.extra_check is stock:

@@ -146,7 +146,8 @@ class _Planner:
         layout = node.layout
         if isinstance(layout, ir.NonOwningLayout):  # does not know its own offset
             layout = layout.view.get_layout()
-        index = sympy.expand(layout.make_indexer()(variables))
+        place = variables if body.place is None else body.place
+        index = sympy.expand(layout.make_indexer()(place))
         splitter = Splitter(self.locate, self.constants, origin_of(node), node.get_name())
         return splitter.split(body, Access(target, index), {})
 

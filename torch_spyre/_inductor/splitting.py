@@ -64,6 +64,11 @@ class Splitter:
         return self.operations
 
     def _store(self, value: Value, output: Access, info: dict[str, Any]) -> None:
+        places = self._indirect_in(output.index)
+        if places:
+            self._add("identity", "scatter", self.kept, (), [self._emit(value)], output, info,
+                      places)  # fmt: skip
+            return
         if isinstance(value, PointwiseOp):
             self._apply(value, output, self.kept, info)
             return
@@ -170,12 +175,13 @@ class Splitter:
         if isinstance(value, Constant):
             return Access(self._constant(value), sympy.S.Zero), {}
         assert isinstance(value, Load)
-        gather = {}
-        for symbol in value.index.free_symbols:
-            if symbol in self.indirect:
-                gather[symbol] = self._emit(self.indirect[symbol])
         buffer, offset = self.find(value.name)
-        return Access(buffer, value.index + offset), gather
+        return Access(buffer, value.index + offset), self._indirect_in(value.index)
+
+    def _indirect_in(self, index: sympy.Expr) -> dict[sympy.Symbol, Access]:
+        """The symbols of an index that are read from tensors, and where."""
+        symbols = sorted((s for s in index.free_symbols if s in self.indirect), key=str)
+        return {symbol: self._emit(self.indirect[symbol]) for symbol in symbols}
 
     def _constant(self, value: Constant) -> Buffer:
         number = value.value

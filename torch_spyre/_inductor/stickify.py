@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torch_spyre._C import ElementArrangement, SpyreTensorLayout
 from torch_spyre._inductor import config
@@ -98,30 +99,55 @@ def choose(operations: list[Operation], outputs: set[Buffer]) -> None:
     widened = _widened_buffers(operations)
     width = config.stick_beam_width if config.global_stick_optimizer else 1
     states = [_State(0.0, {})]
+    known_prices: dict[tuple[Any, ...], dict[tuple[SpyreTensorLayout | None, ...], float]] = {}
     for i, op in enumerate(operations):
+        options: list[tuple[SpyreTensorLayout | None, float]] = [(None, 0.0)]
         buffer = op.output.buffer
-        following: dict[tuple[SpyreTensorLayout, ...], _State] = {}
-        options: list[SpyreTensorLayout | None] = [None]
         if buffer.layout is None and buffer not in states[0].live:
-            options = list(candidates(op, buffer in widened))
+            options = _priced(op, candidates(op, buffer in widened), buffer in outputs)
+        accesses = (*op.inputs, op.output)
+        used = {a.buffer for a in accesses}
+        ended = [b for b in used if last_use[b] == i and b not in outputs]
+        prices: dict[tuple[int, ...], float] = {}
+        shared = known_prices.setdefault(_content(op), {})
+        following: dict[tuple[int, ...], _State] = {}
         for state in states:
-            for rank, option in enumerate(options):
+            for option, preference in options:
                 live = dict(state.live)
-                price = state.cost
                 if option is not None:
                     live[buffer] = option
-                    price += _preference(op, option, rank, buffer in outputs)
-                price += cost(op, live)
+                # Candidates of a buffer differ, so that they can be told apart as objects: most
+                # states agree in the few buffers of this operation, whose price is found once.
+                mine = tuple([id(live.get(b)) for b in used])
+                price = prices.get(mine)
+                if price is None:
+                    layouts = tuple([live.get(a.buffer) for a in accesses])
+                    price = shared.get(layouts)
+                    if price is None:
+                        price = shared[layouts] = cost(op, live)
+                    prices[mine] = price
+                price += state.cost + preference
                 chain = state.chain if option is None else (state, buffer, option)
-                for used in {a.buffer for a in (*op.inputs, op.output)}:
-                    if last_use[used] == i and used not in outputs:
-                        live.pop(used, None)
-                key = tuple(live.values())
+                for old in ended:
+                    live.pop(old, None)
+                key = tuple(map(id, live.values()))
                 known = following.get(key)
                 if known is None or price < known.cost:
                     following[key] = _State(price, live, chain)
         states = sorted(following.values(), key=lambda s: s.cost)[:width]
     _commit(states[0])
+
+
+def _content(op: Operation) -> tuple[Any, ...]:
+    """Equal for operations that cost the same with the same layouts: those of repeated layers."""
+    accesses = [(None, access) for access in (*op.inputs, op.output)]
+    tensors = tuple(
+        (symbol, a.index, a.buffer.size, a.buffer.stride, a.buffer.dtype, a.buffer.placed,
+         a.buffer.layout, a.buffer.static, a.buffer.written)
+        for symbol, a in (*accesses, *op.gather.items())
+    )  # fmt: skip
+    info = repr(op.info) if op.info else ""
+    return (op.opfunc, op.kind, tuple(op.ranges.items()), op.reduced, info, tensors)
 
 
 def _widened_buffers(operations: list[Operation]) -> set[Buffer]:
@@ -134,12 +160,19 @@ def _widened_buffers(operations: list[Operation]) -> set[Buffer]:
     return reached
 
 
-def _preference(op: Operation, option: SpyreTensorLayout, rank: int, is_output: bool) -> float:
-    """Between equal costs: plain layouts, small ones, and plain ones above all for outputs."""
-    size = math.prod(option.device_size)
-    waste = size - op.output.buffer.elements
+def _priced(
+    op: Operation, layouts: list[SpyreTensorLayout], is_output: bool
+) -> list[tuple[SpyreTensorLayout | None, float]]:
+    """Each layout once, with what decides between equal costs: plain layouts, small ones, and
+    plain ones above all for outputs."""
+    elements = op.output.buffer.elements
     weight = 0.25 if is_output else 1e-3
-    return waste * 0.02 + rank * weight
+    priced: list[tuple[SpyreTensorLayout | None, float]] = []
+    for rank, layout in enumerate(layouts):
+        if layout not in layouts[:rank]:
+            waste = math.prod(layout.device_size) - elements
+            priced.append((layout, waste * 0.02 + rank * weight))
+    return priced
 
 
 def _commit(state: _State | None) -> None:

@@ -122,6 +122,8 @@ class Body:
     rows: dict[sympy.Symbol, int]
     """How many there are to choose from, for each index that is read from a tensor."""
     reduction: str = ""
+    place: list[sympy.Expr] | None = None
+    """Coordinates that a scatter writes to, in the tensor that it changes."""
 
 
 def buffer_dtype(name: str) -> torch.dtype:
@@ -155,12 +157,17 @@ def trace(node: ir.ComputedBuffer) -> Body:
             tracer.rows,
             data.reduction_type,
         )
+    place = None
     with V.set_ops_handler(tracer):
         value = _unwrap(data.inner_fn(points))
-    return Body(variables, ranges, [], [], value, tracer.indirect, tracer.rows)
+        if isinstance(data, ir.Scatter):
+            if data.scatter_mode is not None:
+                raise NoOpFunc(f"the card has no stores with {data.scatter_mode}")
+            place = list(data.output_indexer(points))
+    return Body(variables, ranges, [], [], value, tracer.indirect, tracer.rows, place=place)
 
 
-_UNSUPPORTED_LOOPS = (ir.Scatter, ir.WelfordReduction, ir.MultiOutputReduction)
+_UNSUPPORTED_LOOPS = (ir.WelfordReduction, ir.MultiOutputReduction)
 
 
 def _unwrap(value: Any) -> Value:

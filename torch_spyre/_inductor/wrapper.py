@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
@@ -34,10 +35,8 @@ class _SpyreLines:
         layout = None if planned is None else planned.layout
         if planned is not None and layout is None:
             layout = default_layout(planned)
-        return (
-            f"{name} = empty_spyre({shape}, {stride}, {buffer.get_dtype()}, "
-            f"{self.layout_constant(layout)}, {device.index or 0})"
-        )
+        maker = self.maker(shape, stride, buffer.get_dtype(), layout, device.index or 0)
+        return f"{name} = {maker}()"
 
     def make_allocation(self: Any, name: str, device: Any, dtype: Any, shape: Any, stride: Any,
                         allocation_shape: Any = None, is_pinned: bool = False) -> str:  # fmt: skip
@@ -47,22 +46,29 @@ class _SpyreLines:
             )
         size = self.codegen_python_shape_tuple(tuple(shape))
         strides = self.codegen_python_shape_tuple(tuple(stride))
-        return f"{name} = empty_spyre({size}, {strides}, {dtype}, None, {device.index or 0})"
+        return f"{name} = {self.maker(size, strides, dtype, None, device.index or 0)}()"
 
     def codegen_allocation(self: Any, buffer: ir.Buffer) -> None:
         if is_spyre(buffer.get_device()):
             plan_of(V.graph.scheduler)  # says which buffers are never allocated
         super().codegen_allocation(buffer)  # type: ignore[misc]
 
+    def constant(self: Any, prefix: str, text: str) -> str:
+        """A name in the module for what an expression gives; the same one for the same text."""
+        known = _root(self).__dict__.setdefault("_spyre_constants", {}).setdefault(prefix, {})
+        if text not in known:
+            known[text] = f"{prefix}{len(known)}"
+            _root(self).header.writeline(f"{known[text]} = {text}")
+        return str(known[text])
+
     def layout_constant(self: Any, layout: Any) -> str:
         """A name in the module for a layout."""
-        if layout is None:
-            return "None"
-        known = _root(self).__dict__.setdefault("_spyre_layouts", {})
-        if layout not in known:
-            known[layout] = f"layout{len(known)}"
-            _root(self).header.writeline(f"{known[layout]} = {layout!r}")
-        return known[layout]
+        return "None" if layout is None else self.constant("layout", repr(layout))
+
+    def maker(self: Any, size: str, stride: str, dtype: Any, layout: Any, index: int) -> str:
+        """A name in the module for what makes tensors of a kind."""
+        place = f"{self.layout_constant(layout)}, {index}"
+        return self.constant("empty", f"spyre_output({size}, {stride}, {dtype}, {place})")
 
     def define_spyre_kernel(self: Any, name: str, text: str, kernel: Kernel) -> None:
         """The definition of a kernel: its OpSpecs and what it expects of its arguments."""
@@ -91,7 +97,9 @@ class _SpyreLines:
             return buffer.name
         layout = self.layout_constant(buffer.layout)
         view = f"{copy.size}, {copy.stride}, {copy.offset}"
-        return f"hoisted({copy.source.name}, {view}, {layout})"
+        # One for each parameter: it remembers the copy of the tensor that it saw last.
+        text = f"HoistedCopy({view}, {layout})  # of {copy.source.name}"
+        return f"{self.constant('hoisted', text)}({copy.source.name})"
 
     def call_spyre_kernel(
         self: Any, name: str, kernel: Kernel, pool_bytes: int, comment: str
@@ -105,7 +113,9 @@ class _SpyreLines:
             written = self.__dict__.setdefault("_spyre_pools", set())
             if pool not in written:
                 written.add(pool)
-                self.writeline(f"{pool} = empty_pool({pool_bytes}, {index})")
+                size, stride = f"({pool_bytes // 2},)", "(1,)"  # opaque bytes
+                maker = self.maker(size, stride, torch.float16, None, index)
+                self.writeline(f"{pool} = {maker}()")
             arguments.insert(0, pool)
         self.writeline(f"# {comment}")
         self.writeline(f"{name}.run({', '.join(arguments)})")
@@ -148,9 +158,9 @@ class SpyreWrapperCodegen(_SpyreLines, PythonWrapperCodegen):
         self.imports.splice(
             """
                 from torch_spyre._C import DataFormats, ElementArrangement, SpyreTensorLayout
-                from torch_spyre._C import _empty_spyre as empty_spyre
+                from torch_spyre._C import _output as spyre_output
                 from torch_spyre._inductor import async_compile as spyre_compile
-                from torch_spyre._inductor.async_compile import ArgumentSpec, empty_pool, hoisted
+                from torch_spyre._inductor.async_compile import ArgumentSpec, HoistedCopy
             """,
             strip=True,
         )

@@ -77,8 +77,12 @@ class Access:
     @property
     def space(self) -> str:
         """Where it is: hbm, pool or lx."""
-        allocation = self.arg.allocation
-        return next(space for space in ("pool", "lx", "hbm") if space in allocation)
+        return space_of(self.arg)
+
+
+def space_of(arg: TensorArg) -> str:
+    """Where a tensor is: hbm, pool or lx."""
+    return next(space for space in ("pool", "lx", "hbm") if space in arg.allocation)
 
 
 def read_accesses(op: OpSpec) -> list[Access]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch_spyre._inductor.codegen.access import InvalidOpSpec
 from torch_spyre._inductor.codegen.json_text import dump_json
 from torch_spyre._inductor.codegen.loops import Spec, unroll
-from torch_spyre._inductor.codegen.superdsc import generate
-from torch_spyre._inductor.codegen.symbols import POOL, Address, SymbolTable
+from torch_spyre._inductor.codegen.superdsc import content_key, frame_of, generate
+from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
 from torch_spyre._inductor.op_spec import LoopSpec, OpSpec, UnimplementedOp
 
 
@@ -30,15 +31,36 @@ def generate_bundle(
     unroll_loops: bool = True,
     k_fast: bool = True,
     num_args: int = 0,
-) -> None:
+    share: bool = False,
+) -> Written:
     """Write the bundle into a directory that exists. `num_args` is the number of kernel arguments,
-    if the last ones are not used by any operation."""
+    if the last ones are not used by any operation. `share`: with symbolic addresses, operations
+    that differ only in addresses have one file, which runs several times.
+
+    What goes wrong with an operation is a FailedOperation, whose cause says what."""
     folder = Path(directory)
     writer = _Writer(folder, SymbolTable() if symbolic else None, has_pool, k_fast)
+    writer.share = share and symbolic
     writer.num_args = max(num_args, 1 + _largest_argument(specs))
     body = unroll(specs) if unroll_loops or not symbolic else specs
     writer.write_specs(body, [])
     (folder / "bundle.mlir").write_text(writer.mlir())
+    return Written(writer.operations, writer.files)
+
+
+class Written(NamedTuple):
+    """How many operations a bundle runs, and how many files they share."""
+
+    operations: int
+    files: int
+
+
+class FailedOperation(Exception):
+    """An operation whose file could not be written."""
+
+    def __init__(self, index: int, name: str) -> None:
+        super().__init__(f"operation {index} of the bundle, {name}")
+        self.index = index
 
 
 def _largest_argument(specs: Sequence[Spec]) -> int:
@@ -65,12 +87,16 @@ class _Writer:
         self.has_pool = has_pool
         self.k_fast = k_fast
         self.num_args = 0
+        self.share = False
+        self.operations = 0
         self.files = 0
+        self.shared: dict[tuple[Any, ...], tuple[str, str]] = {}
+        """File and symbol ids of what was written, by content and by which addresses are equal."""
         self.loop_bounds: list[int] = []
         self.applied = 0
         self.maps: dict[tuple[int, ...], str] = {}
-        self.bases: dict[tuple[int, int], str] = {}
-        """Name of every base + offset, in order of first use."""
+        self.bases: dict[Address, str] = {}
+        """Name of every address that no loop moves, in order of first use."""
         self.base_lines: list[str] = []
         self.pool_lines: list[str] = []
         self.body: list[str] = []
@@ -91,10 +117,34 @@ class _Writer:
                 self._write_op(spec, loops, tabs)
 
     def _write_op(self, op: OpSpec, loops: list[int], tabs: str) -> None:
-        index = self.files
-        self.files += 1
-        name = f"sdsc_{index}.json"
+        """Write the file of an operation, if no equal one has it, and the line that runs it."""
+        index = self.operations
+        self.operations += 1
         counts = [self.loop_bounds[number] for number in loops]
+        try:
+            if self.symbols is None:
+                name = self._write_file(op, index, counts)
+                self.body.append(f'{tabs}sdscbundle.sdsc_execute () {{sdsc_filename="{name}"}}')
+                return
+            numbers, key = self._number(op, counts)
+            known = self.shared.get(key) if self.share else None
+            if known is None:
+                name = self._write_file(op, index, counts)
+                ids = ", ".join([str(n) for n in self.symbols.files.get(index, {}).values()])
+                known = self.shared[key] = (name, ids)
+        except Exception as problem:
+            raise FailedOperation(index, op.op) from problem
+        name, ids = known
+        bases = self.bases
+        operands = ", ".join(
+            [bases.get(address) or self._operand(address, loops, tabs) for address in numbers]
+        )
+        attributes = f'{{sdsc_filename="{name}", "symbol_ids"=[{ids}]}}'
+        self.body.append(f"{tabs}sdscbundle.sdsc_execute ({operands}) {attributes}")
+
+    def _write_file(self, op: OpSpec, index: int, counts: list[int]) -> str:
+        """A file is named by the number of the first operation that it is for."""
+        name = f"sdsc_{index}.json"
         content = generate(
             op,
             index,
@@ -104,17 +154,24 @@ class _Writer:
             loop_counts=counts,
         )
         (self.folder / name).write_text(dump_json(content))
-        if self.symbols is None:
-            self.body.append(f'{tabs}sdscbundle.sdsc_execute () {{sdsc_filename="{name}"}}')
-            return
-        symbols = self.symbols.files.get(index, {})
-        operands = ", ".join([self._operand(address, loops, tabs) for address in symbols])
-        ids = ", ".join([str(number) for number in symbols.values()])
-        attributes = f'{{sdsc_filename="{name}", "symbol_ids"=[{ids}]}}'
-        self.body.append(f"{tabs}sdscbundle.sdsc_execute ({operands}) {attributes}")
+        self.files += 1
+        return name
+
+    def _number(self, op: OpSpec, counts: list[int]) -> tuple[dict[Address, int], tuple[Any, ...]]:
+        """The addresses of an operation in the order of their symbols, and the key of its file:
+        its content, what it has in LX, and which of its addresses are the same."""
+        frame = frame_of(op, self.k_fast, counts)
+        numbers: dict[Address, int] = {}
+        pattern: list[Any] = []
+        for places in frame.places(op):
+            if places[0].base == LX:
+                pattern.append(places[0])
+            else:
+                pattern.append(tuple([numbers.setdefault(p, len(numbers)) for p in places]))
+        return numbers, (content_key(op, self.k_fast, counts), *pattern)
 
     def _operand(self, address: Address, loops: list[int], tabs: str) -> str:
-        base = self._base(address.base, address.offset)
+        base = self._base(Address(address.base, address.offset))
         if not address.strides:
             return base
         mapping = self.maps.setdefault(address.strides, f"#map_{len(self.maps)}")
@@ -124,11 +181,12 @@ class _Writer:
         self.body.append(f"{tabs}{name} = affine.apply {mapping}({counters})[{base}]")
         return name
 
-    def _base(self, base: int, offset: int) -> str:
+    def _base(self, address: Address) -> str:
         """The name of base + offset, computed once at the top of the function."""
-        known = self.bases.get((base, offset))
+        known = self.bases.get(address)
         if known is not None:
             return known
+        base, offset, _ = address
         if base == POOL:
             name, start = f"%pool_addr_{offset}", "%pool"
             constant, lines = f"%pool_offset_{offset}", self.pool_lines
@@ -140,7 +198,7 @@ class _Writer:
         if name != start:
             lines.append(f"\t\t{constant} = arith.constant {offset} : index")
             lines.append(f"\t\t{name} = arith.addi {start}, {constant} : index")
-        self.bases[base, offset] = name
+        self.bases[address] = name
         return name
 
     def mlir(self) -> str:

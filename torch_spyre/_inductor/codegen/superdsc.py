@@ -19,11 +19,17 @@ import sympy
 
 from torch_spyre import opfuncs
 from torch_spyre._C import DataFormats, encode_constant
-from torch_spyre._inductor.codegen.access import Access, InvalidOpSpec, kind_of, read_accesses
+from torch_spyre._inductor.codegen.access import (
+    Access,
+    InvalidOpSpec,
+    kind_of,
+    read_accesses,
+    space_of,
+)
 from torch_spyre._inductor.codegen.json_text import SharedDict, SharedList
 from torch_spyre._inductor.codegen.loops import loop_strides
 from torch_spyre._inductor.codegen.relayout import relayout_accesses, relayout_fields
-from torch_spyre._inductor.codegen.symbols import POOL, Address, SymbolTable
+from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
 from torch_spyre._inductor.op_spec import OpSpec
 
 SEGMENT_BITS = 34
@@ -56,9 +62,9 @@ def generate(
 ) -> Json:
     """The JSON of one operation. `index` is the number of its file; `loop_counts` are those of the
     loops around it, outermost first (with symbols only)."""
-    plan = _plan(op)
-    slices = _slices(plan, k_fast)
-    addresses = _addresses(plan, slices, index, symbols, has_pool, loop_counts)
+    frame = frame_of(op, k_fast, loop_counts)
+    plan, slices = frame.plan, frame.slices
+    addresses = _address_texts(op, frame.places(op), index, symbols, has_pool)
     constants, mask_id = _constants(plan, len(slices))
     classes = _classes(plan)
     per_core = {f"{p.label}_": p.padded // p.slices for p in plan.dims}
@@ -102,6 +108,78 @@ def generate(
             "dscs_": [{plan.name: dsc}],
         }
     }
+
+
+# ---- 0. What operations that differ only in addresses have in common -----------------------------
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An operation without its addresses: what each tensor's cores add to where it begins."""
+
+    plan: _Plan
+    slices: SharedDict
+    offsets: tuple[tuple[int, ...], ...]
+    """For each tensor the bytes from its start to the start of each core's slice."""
+    advances: tuple[tuple[int, ...], ...]
+    """For each tensor the bytes that an iteration of each loop adds."""
+
+    def places(self, op: OpSpec) -> list[list[Address]]:
+        """Where the tensors of an operation of this frame are, for each core."""
+        result = []
+        for arg, offsets, advance in zip(op.args, self.offsets, self.advances):
+            space = space_of(arg)
+            start = arg.allocation[space]
+            base = {"lx": LX, "pool": POOL}.get(space, arg.arg_index)
+            if base != LX:
+                start &= (1 << SEGMENT_BITS) - 1
+            result.append([Address(base, start + offset, advance) for offset in offsets])
+        return result
+
+
+def content_key(op: OpSpec, k_fast: bool, loop_counts: Sequence[int]) -> tuple[Any, ...]:
+    """Equal for operations that differ in the addresses of tensors only."""
+    args = tuple(
+        (
+            arg.is_input,
+            arg.device_dtype,
+            tuple(arg.device_size),
+            tuple(arg.device_coordinates),
+            "lx" in arg.allocation,
+            None if arg.stride_map is None else tuple(arg.stride_map),
+            arg.per_tile_fixed,
+            arg.name,
+            arg.element_arrangement,
+        )
+        for arg in op.args
+    )
+    space = tuple(op.iteration_space.items())
+    info = repr(op.op_info) if op.op_info else ""
+    tiled = (tuple(op.tiled_symbols), tuple(loop_counts)) if op.tiled_symbols else ()
+    return (op.op, op.is_reduction, space, args, info, tiled, k_fast)
+
+
+_frames: dict[tuple[Any, ...], Frame] = {}
+_MOST_FRAMES = 4096
+
+
+def frame_of(op: OpSpec, k_fast: bool = True, loop_counts: Sequence[int] = ()) -> Frame:
+    """The frame of an operation; made once for equal content."""
+    key = content_key(op, k_fast, loop_counts)
+    frame = _frames.get(key)
+    if frame is None:
+        plan = _plan(op)
+        slices = _slices(plan, k_fast)
+        advances = tuple(loop_strides(op, loop_counts))
+        offsets = tuple(
+            tuple(_offsets(plan, tensor, slices, advance))
+            for tensor, advance in zip(plan.tensors, advances)
+        )
+        frame = Frame(plan, slices, offsets, advances)
+        if len(_frames) >= _MOST_FRAMES:
+            _frames.clear()
+        _frames[key] = frame
+    return frame
 
 
 # ---- 1. The plan: labels, padded sizes, and each tensor's dimensions -----------------------------
@@ -185,7 +263,7 @@ def _plan(op: OpSpec) -> _Plan:
     if kind == "restickify":
         masked = [p.symbol for p in dims]
     elif kind == "matmul":
-        masked = [dims[-1].symbol]
+        masked = [dims[-1].symbol, source.stick]
     elif kind == "reduction" and reduces_stick:
         masked = [source.stick]
     return _Plan(
@@ -314,43 +392,39 @@ def _core_to_schedule(cores: int) -> SharedDict:
     return SharedDict({str(core): [[-1, 0, 0, 0]] for core in range(cores)})
 
 
-def _addresses(
-    plan: _Plan,
-    slices: SharedDict,
+def _address_texts(
+    op: OpSpec,
+    places: list[list[Address]],
     index: int,
     symbols: SymbolTable | None,
     has_pool: bool,
-    loop_counts: Sequence[int],
 ) -> list[list[str]]:
-    """For each tensor, for each core."""
-    strides = loop_strides(plan.op, loop_counts)
+    """Addresses as they stand in the file: numbers, or symbols."""
     result = []
-    for tensor, advance in zip(plan.tensors, strides):
-        arg, space = tensor.access.arg, tensor.access.space
-        if space == "lx":
-            start = arg.allocation["lx"] + _first_byte_in_lx(plan, tensor)
-            if any(advance):
-                place = f"operation {plan.op.op}, tensor {tensor.number}"
-                raise InvalidOpSpec(
-                    "tensors in LX stay in a loop", place, advance, "unrolled loops"
-                )
-            result.append([str(start)] * len(slices))
-            continue
-        start = arg.allocation[space] & ((1 << SEGMENT_BITS) - 1)
-        offsets = [start + offset for offset in _offsets(plan, tensor, slices)]
-        base = POOL if space == "pool" else arg.arg_index
-        if symbols is not None:
-            result.append([str(symbols.id(index, Address(base, o, advance))) for o in offsets])
-        elif any(advance):
-            raise InvalidOpSpec("loops", f"operation {plan.op.op}", advance, "symbolic addresses")
+    for cores in places:
+        if cores[0].base == LX:
+            result.append([str(place.offset) for place in cores])
+        elif symbols is not None:
+            result.append([str(symbols.id(index, place)) for place in cores])
+        elif any(cores[0].strides):
+            advance = cores[0].strides
+            raise InvalidOpSpec("loops", f"operation {op.op}", advance, "symbolic addresses")
         else:
+            base = cores[0].base
             segment = (0 if base == POOL else base + has_pool) << SEGMENT_BITS
-            result.append([str(segment + offset) for offset in offsets])
+            result.append([str(segment + place.offset) for place in cores])
     return result
 
 
-def _offsets(plan: _Plan, tensor: _Tensor, slices: SharedDict) -> list[int]:
+def _offsets(
+    plan: _Plan, tensor: _Tensor, slices: SharedDict, advance: tuple[int, ...]
+) -> list[int]:
     """Bytes from the start of the tensor to the start of each core's slice."""
+    if tensor.access.space == "lx":
+        if any(advance):
+            place = f"operation {plan.op.op}, tensor {tensor.number}"
+            raise InvalidOpSpec("tensors in LX stay in a loop", place, advance, "unrolled loops")
+        return [_first_byte_in_lx(plan, tensor)] * len(slices)
     if plan.op.op == "relayout":
         return [0] * len(slices)
     word, eps = tensor.access.word, tensor.access.eps

@@ -11,13 +11,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 POOL = -1
+LX = -2
 
 
 class Address(NamedTuple):
     """base + offset + sum of strides times loop counters."""
 
     base: int
-    """Number of the kernel argument, or POOL."""
+    """Number of the kernel argument, POOL, or LX, which is no symbol: the offset says it all."""
     offset: int
     strides: tuple[int, ...] = ()
     """Bytes per iteration of the innermost loops, outer before inner."""

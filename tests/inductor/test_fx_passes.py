@@ -1,0 +1,163 @@
+"""Rewrites of the FX graph: known indices, masks that say nothing, repeated heads, transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torch_spyre
+from torch_spyre.explanation import Explanation
+
+F = torch.nn.functional
+
+
+def values(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(-8, 9, shape, generator=generator).half() / 8
+
+
+def check(function: Callable[..., Any], *inputs: torch.Tensor) -> Explanation:
+    """As the CPU, bit for bit."""
+    expected = function(*inputs)
+    told = torch_spyre.explain(function, *(t.to("spyre") for t in inputs))
+    assert torch.equal(told.result.cpu(), expected)
+    assert not told.fallbacks
+    return told
+
+
+def span(x: torch.Tensor, *arguments: int) -> torch.Tensor:
+    return torch.arange(*arguments, device=x.device)
+
+
+RANGES: list[tuple[str, Callable[..., Any]]] = [
+    ("rows and columns", lambda x: x[span(x, 6)[:, None], span(x, 70)] + 1),
+    ("with dimensions in between", lambda x: x[span(x, 6)[:, None, None], span(x, 70)] + 1),
+    ("columns outside", lambda x: x[span(x, 6), span(x, 70)[:, None]] + 1),
+    ("a part", lambda x: x[span(x, 2, 5)[:, None], span(x, 64)] + 1),
+    ("one row", lambda x: x[span(x, 3, 4), span(x, 70)] + 1),
+    ("in steps", lambda x: x[span(x, 1, 6, 2)] + 1),
+    ("from the end", lambda x: x[span(x, -6, -2)] + 1),
+]
+
+
+@pytest.mark.parametrize("function", [pytest.param(f, id=n) for n, f in RANGES])
+def test_indices_that_are_ranges_make_a_view(function: Callable[..., Any]) -> None:
+    told = check(function, values(6, 70))
+    assert not any("IEEE_INT32" in op.formats for op in told.ops), "no index is read"
+
+
+def test_the_same_range_twice_is_a_diagonal_and_no_view() -> None:
+    x = values(6, 6)
+    told = torch_spyre.explain(lambda x: x[span(x, 6), span(x, 6)] + 1, x.to("spyre"))
+    assert torch.equal(told.result.cpu(), x.diagonal() + 1)
+
+
+def test_a_range_out_of_bounds_is_refused_as_by_pytorch() -> None:
+    x = values(6, 70).to("spyre")
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
+        torch.compile(lambda x: x[span(x, 7)[:, None], span(x, 70)] + 1)(x).cpu()
+
+
+def test_masks_that_let_everything_through_cost_nothing() -> None:
+    def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        everything = span(x, 6)[:, None] >= 0
+        return torch.where(everything & mask, x, x * 2)
+
+    told = check(masked, values(6, 70), values(6, 70) > 0)
+    assert sorted(op.opfunc for op in told.ops) == ["mul", "where3"]
+
+
+def test_masks_that_let_something_through_stay() -> None:
+    def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.where((span(x, 6)[:, None] >= 2) & mask, x, x * 2)
+
+    check(masked, values(6, 70), values(6, 70) > 0)
+
+
+def repeat(x: torch.Tensor, groups: int) -> torch.Tensor:
+    """As transformers does it."""
+    b, heads, s, d = x.shape
+    return x[:, :, None].expand(b, heads, groups, s, d).reshape(b, heads * groups, s, d)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_products_with_repeated_heads_do_not_repeat_them(queries: int) -> None:
+    def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return q @ repeat(k, 4).transpose(-1, -2)
+
+    # Sums of 64 signs: exact in 9 fraction bits.
+    told = check(scores, values(2, 8, queries, 64).sign(), values(2, 2, 30, 64).sign())
+    moved = [r.elements for r in told.restickifies if r.buffer.startswith("arg")]
+    assert max(moved) <= 2 * 2 * 30 * 64
+
+
+def test_grouped_queries_attend_as_on_the_cpu() -> None:
+    q, k, v = values(2, 8, 5, 64), values(2, 2, 30, 64), values(2, 2, 30, 64)
+    mask = torch.ones(2, 1, 5, 30, dtype=torch.bool)
+    mask[1, :, :, 7:] = False
+    expected = F.scaled_dot_product_attention(
+        q.float(), k.float(), v.float(), mask, enable_gqa=True
+    )
+    inputs = [t.to("spyre") for t in (q, k, v, mask)]
+    told = torch_spyre.explain(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, repeat(k, 4), repeat(v, 4), m), *inputs
+    )
+    assert not told.fallbacks
+    error = (told.result.cpu().float() - expected).abs().max() / expected.abs().max()
+    assert error < 8 * 2**-10  # eight roundings from the scaled query to the result
+
+
+def test_a_tensor_from_the_host_does_not_cut_the_graph() -> None:
+    def late(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x * 2)
+        return y + count.to(x.device)
+
+    x = values(6, 70)
+    told = torch_spyre.explain(late, x.to("spyre"), torch.tensor(3.0).half())
+    assert torch.equal(told.result.cpu(), late(x, torch.tensor(3.0).half()))
+    assert len(told.kernels) == 1
+
+
+def test_a_table_that_is_also_a_weight_is_turned_once() -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(96, 128)
+            self.head = torch.nn.Linear(128, 96, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.words(ids))
+
+    torch.manual_seed(0)
+    model = Tied()
+    ids = torch.tensor([[5, 3, 90]])
+    expected = model(ids)
+    on_card = model.half().to("spyre")
+    with torch.no_grad():
+        told = torch_spyre.explain(on_card, ids.to("spyre"))
+    assert [op.opfunc for op in told.ops] == ["identity", "batchmatmul"]
+    error = (told.result.cpu().float() - expected).abs().max() / expected.abs().max()
+    assert error < 3 * 2**-10
+
+
+def test_a_number_that_no_tensor_depends_on_does_not_compile_again() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 7
+
+    def step(x: torch.Tensor, counter: Counter) -> torch.Tensor:
+        counter.count += 1
+        return x + 1
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    counter, compiled = Counter(), torch.compile(step, fullgraph=True)
+    x = values(6, 70).to("spyre")
+    for _ in range(5):
+        compiled(x, counter)
+    assert counter.count == 12
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
