@@ -8,36 +8,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 
+from benchmarks.results import Result
 from benchmarks.timing import best_of
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement. `ratio` is ours over the peer's time, or what `unit` says."""
-
-    name: str
-    ours: float
-    peer: float
-    unit: str
-    bound: str
-    holds: bool
-
-    @property
-    def ratio(self) -> float:
-        return self.ours / self.peer
-
-
-def measure() -> list[Row]:
-    """All rows, in the order of the table."""
+def measure(wanted: Callable[[str], bool], quick: bool, failed: list[str]) -> list[Result]:
+    """All rows, in the order of the table. They are cheap: `quick` changes nothing."""
     torch.spyre.set_fallback_warning(False)
-    return [empty(), *eager(), *copies(), import_cost()]
+    rows = [empty(), *eager(), *launches(), *copies(), import_cost()]
+    return [row for row in rows if wanted(row.name)]
 
 
-def empty() -> Row:
+def empty() -> Result:
     t = best_of(
         {
             "cpu": lambda: torch.empty(4, 4, device="cpu"),
@@ -45,17 +31,17 @@ def empty() -> Row:
         },
         calls=5000,
     )
-    return Row(
+    return Result(
         "torch.empty (4, 4)",
         t["spyre"],
-        t["cpu"],
+        {"cpu": t["cpu"]},
         "us",
         "<= 1.5x cpu + 1 us",
         t["spyre"] <= 1.5 * t["cpu"] + 1,
     )
 
 
-def eager() -> list[Row]:
+def eager() -> list[Result]:
     rows = []
     for dtype in (torch.float32, torch.float16):
         host = torch.randn(4, 4).to(dtype)
@@ -69,11 +55,48 @@ def eager() -> list[Row]:
         for name, (on_cpu, on_card) in operations.items():
             t = best_of({"cpu": on_cpu, "spyre": on_card}, calls=1000)
             label = f"eager {name} (4, 4) {str(dtype).removeprefix('torch.')}"
-            rows.append(Row(label, t["spyre"], t["cpu"], "us", "<= 15 us", t["spyre"] <= 15))
+            rows.append(
+                Result(label, t["spyre"], {"cpu": t["cpu"]}, "us", "<= 15 us", t["spyre"] <= 15)
+            )
     return rows
 
 
-def copies() -> list[Row]:
+@torch.no_grad()
+def launches() -> list[Result]:
+    """A compiled graph of one kernel, called in a row as a model's graphs are."""
+    host = torch.randn(64)
+    card = host.half().to("spyre")
+    # Two functions: graphs of one function share its guards, and each would pay for the other's.
+    on_cpu = torch.compile(lambda x: x + 1)
+    on_card = torch.compile(lambda x: x + 2)
+    on_cpu(host), on_card(card)
+    calls = 500
+
+    def cpu() -> None:
+        for _ in range(calls):
+            on_cpu(host)
+
+    def queued() -> None:
+        for _ in range(calls):
+            on_card(card)
+        torch.spyre.synchronize()
+
+    def waited_for() -> None:
+        for _ in range(calls):
+            on_card(card)
+            torch.spyre.synchronize()
+
+    t = best_of({"cpu": cpu, "queued": queued, "waited for": waited_for}, calls=1)
+    peer = t["cpu"] / calls
+    queue, wait = t["queued"] / calls, t["waited for"] / calls
+    name = "compiled one-kernel call"
+    return [
+        Result(f"{name}, queued", queue, {"cpu": peer}, "us", "<= 1.1", queue <= 1.1 * peer),
+        Result(f"{name}, each waited for", wait, {"cpu": peer}),
+    ]
+
+
+def copies() -> list[Result]:
     host = torch.randn(4096, 4096).half()
     target = torch.empty_like(host)
     card = host.to("spyre")
@@ -103,10 +126,10 @@ def copies() -> list[Row]:
         bounded = name in ("cpu -> spyre", "spyre -> cpu")
         bound = "speed >= 0.6x of memcpy" if bounded else ""
         rows.append(
-            Row(
+            Result(
                 f"{name}, (4096, 4096) float16",
                 ours,
-                memcpy,
+                {"cpu": memcpy},
                 "us",
                 bound,
                 memcpy / ours >= 0.6 or not bounded,
@@ -115,7 +138,7 @@ def copies() -> list[Row]:
     return rows
 
 
-def import_cost() -> Row:
+def import_cost() -> Result:
     # Processor time: the wall time of a whole import varies by more than we want to see.
     source = "import time; import torch; print(time.process_time())"
 
@@ -131,10 +154,10 @@ def import_cost() -> Row:
         for autoload in times:
             times[autoload].append(once(autoload))
     without, with_us = min(times["0"]), min(times["1"])
-    return Row(
+    return Result(
         "import torch, processor time",
         with_us,
-        without,
+        {"cpu": without},
         "us",
         "<= 50 ms more",
         with_us - without <= 50_000,

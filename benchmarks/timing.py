@@ -4,12 +4,17 @@ In: named functions. Out: for each the best time of one call in microseconds. Ro
 between the functions, so that a noisy moment of the machine hits all of them alike; the minimum of
 many rounds is what the code costs when nothing disturbs it. Example:
 best_of({"a": f, "b": g}, calls=1000)["a"].
+
+`interleaved` is for functions whose times differ by orders of magnitude: each gets as many calls as
+fit into its share of the time.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 
 def best_of(
@@ -21,8 +26,64 @@ def best_of(
         function()  # warm up
     for _ in range(rounds):
         for name, function in functions.items():
-            begin = time.perf_counter()
-            for _ in range(calls):
-                function()
-            best[name] = min(best[name], (time.perf_counter() - begin) / calls * 1e6)
+            best[name] = min(best[name], _time_us(function, calls))
     return best
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of one function: the best of its rounds, and by how much most rounds were slower."""
+
+    best: float
+    spread: float
+    """Of the median over the best, as a share: 0.1 when half of the rounds took 10 % longer."""
+    rounds: int
+
+
+def interleaved(
+    functions: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float = 1.0,
+    rounds: int = 25,
+    block: float = 0.01,
+) -> dict[str, Timing]:
+    """Time of one call in microseconds, by name.
+
+    In a round a function is called for about `block` seconds, three times at least, so that it
+    finds its own data in the caches; the fastest call counts. A function takes part in the rounds
+    until it has used its `seconds`; one whose single call takes longer than that is measured once.
+    """
+    times: dict[str, list[float]] = {}
+    calls: dict[str, int] = {}
+    for name, function in functions.items():
+        function()  # warm up
+        once = _time_us(function, 1)
+        calls[name] = max(3, round(block * 1e6 / max(once, 1)))
+        times[name] = [once] if once > seconds * 1e6 else []
+    used = {name: sum(known) / 1e6 for name, known in times.items()}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            if used[name] > seconds:
+                continue
+            begin = time.perf_counter()
+            times[name].append(_best_us(function, calls[name]))
+            used[name] += time.perf_counter() - begin
+    return {name: _timing(known) for name, known in times.items()}
+
+
+def _best_us(function: Callable[[], object], calls: int) -> float:
+    """The fastest of so many calls; very short ones are timed a few at a time."""
+    together = max(1, calls // 200)
+    return min(_time_us(function, together) for _ in range(calls // together))
+
+
+def _timing(times: list[float]) -> Timing:
+    best = min(times)
+    return Timing(best, statistics.median(times) / best - 1, len(times))
+
+
+def _time_us(function: Callable[[], object], calls: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - begin) / calls * 1e6

@@ -35,7 +35,8 @@ the card itself. On its way there an ATen operation goes through four tables, in
 What does not get through is a *fallback*: a step of the graph that the host does, with the reason
 in `torch_spyre.explain(...).fallbacks` and in `TORCH_LOGS="spyre.inductor"`. Always on the host are
 
-- operations that store through index tensors: {scatters};
+- operations that store single elements or sums through index tensors: {scatters}, and `index_put`
+  where it accumulates, indexes several dimensions, or writes along the sticks of a vector;
 - random numbers, which are those of eager PyTorch;
 - types that have no form on the card: {types}.
 """
