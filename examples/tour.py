@@ -1,6 +1,6 @@
-"""A short tour of the card: devices, tensors, layouts, eager and compiled computing, memory, streams.
+"""A short tour of the card: devices, tensors, layouts, computing, memory, streams.
 
-Run it with `make run`, or `python examples/tour.py [folder for the picture]`.
+Run it with `make tour`, or `python examples/tour.py [folder for the picture]`.
 """
 
 from __future__ import annotations

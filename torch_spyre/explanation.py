@@ -16,8 +16,10 @@ counted as well.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,7 +113,9 @@ class Explanation:
             lines += ["", f"graph {graph}", *self._graph_lines(graph)]
         lines += self._restickify_lines() + self._break_lines()
         if self.artifacts:
-            lines += ["", "bundles", *(f"  {a}" for a in self.artifacts)]
+            lines += ["", "bundles"]
+            for artifact in self.artifacts:
+                lines += [f"  {artifact}", *_sharing(artifact)]
         return "\n".join(lines)
 
     def _graph_lines(self, graph: int) -> list[str]:
@@ -167,6 +171,14 @@ def _row(number: int, op: Op) -> tuple[str, ...]:
     why = f"added: {op.reason}" if op.reason else aten_text(op.aten)
     shape, cores = shape_text(op.shape, op.reduced), counted(op.cores, "core")
     return f"{number:>2}", op.opfunc, shape, cores, formats_text(op.formats), why
+
+
+def _sharing(bundle: str) -> list[str]:
+    """How operations share files, if they do: those of repeated layers."""
+    text = Path(bundle, "bundle.mlir").read_text() if Path(bundle, "bundle.mlir").is_file() else ""
+    runs = text.count("sdscbundle.sdsc_execute ")
+    files = len(set(re.findall(r'sdsc_filename="([^"]*)"', text)))
+    return [f"    {runs} operations in {files} sdsc files"] if files < runs else []
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
