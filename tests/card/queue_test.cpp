@@ -770,6 +770,33 @@ TEST(every_error_is_told_or_counted_under_threads) {
   CHECK_EQ(told.load(), kThreads * kEach);
 }
 
+TEST(a_small_job_runs_at_once_on_an_idle_card_and_in_its_turn_on_a_busy_one) {
+  TestCard card;
+  auto small = [](std::function<void()> run) {
+    Job made = job(std::move(run));
+    made.small = true;
+    return made;
+  };
+  std::thread::id where;
+  card.queue.submit(small([&] { where = std::this_thread::get_id(); }));
+  CHECK(where == std::this_thread::get_id());
+
+  std::atomic<bool> ran{false};
+  {
+    Occupied occupied(card.queue);
+    card.queue.submit(small([&] { ran = true; }));
+    CHECK(!ran);
+    occupied.gate.open();
+    card.queue.synchronize();
+    CHECK(ran);
+  }
+
+  // Its error is told by the next synchronisation, as that of any other submitted job.
+  card.queue.submit(small([] { throw std::runtime_error("broken"); }));
+  CHECK_THROWS(card.queue.synchronize(), JobError, "job: broken");
+  card.queue.synchronize();
+}
+
 TEST(the_process_may_exit_while_the_executor_sleeps_or_works) {
   for (const bool busy : {false, true}) {
     std::fflush(stdout);

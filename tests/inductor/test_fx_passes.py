@@ -161,3 +161,19 @@ def test_a_number_that_no_tensor_depends_on_does_not_compile_again() -> None:
         compiled(x, counter)
     assert counter.count == 12
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+
+
+def test_a_factor_is_applied_before_the_views_of_a_product():
+    def heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).view(2, 6, 4, 32).transpose(1, 2) * 0.5 + 1
+
+    x, w = values(12, 64), values(64, 128)
+    told = check(heads, x, w)
+    names = [op.opfunc for op in told.ops]
+    assert names.index("mul") < names.index("relayout") < names.index("add")
+
+    def used_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        product = (x @ w).view(2, 6, 128)
+        return product * 2 - product
+
+    check(used_twice, x, w)

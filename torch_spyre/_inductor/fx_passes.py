@@ -265,6 +265,46 @@ def unflatten_matmul(graph: Graph) -> None:
     graph.eliminate_dead_code()
 
 
+_VIEWS = (
+    *_RESHAPES,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.t.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+)
+_PRODUCERS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.add.Tensor)
+
+
+def scale_before_views(graph: Graph) -> None:
+    """A product that is viewed and then multiplied by a number is multiplied first.
+
+    Heads are views that often need a copy into another layout. Next to the matrix product the
+    multiplication is part of its epilogue; behind the copy it is a step of its own.
+    """
+    for node in list(graph.find_nodes(op="call_function", target=aten.mul.Tensor)):
+        source, factor = node.args
+        if _on(node) != DEVICE_NAME or not isinstance(source, Node):
+            continue
+        if not isinstance(factor, (int, float)) or isinstance(factor, bool):
+            continue
+        views: list[Node] = []
+        made = source
+        while made.target in _VIEWS and len(made.users) == 1 and isinstance(made.args[0], Node):
+            views.append(made)
+            made = made.args[0]
+        is_ours = made.target in _PRODUCERS and len(made.users) == 1
+        if not views or not is_ours or _dtype(made) != _dtype(node):
+            continue
+        with graph.inserting_after(made):
+            scaled = graph.call_function(aten.mul.Tensor, (made, factor))
+        scaled.meta.update(node.meta)
+        scaled.meta["val"] = torch.empty_like(made.meta["val"])
+        views[-1].replace_input_with(made, scaled)
+        node.replace_all_uses_with(source)
+        graph.erase_node(node)
+
+
 def _without_repeated_heads(
     graph: Graph, sides: list[Node], batch: tuple[int, ...]
 ) -> tuple[list[Node], tuple[int, ...]]:

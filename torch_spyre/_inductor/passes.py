@@ -51,6 +51,7 @@ CustomPrePasses: list[Pass] = []
 CustomPostPasses: list[Pass] = [
     fx_passes.fold_constants,  # what depends on nothing is computed now: masks, position tables
     fx_passes.unflatten_matmul,  # batches that were collapsed for bmm come back: no copies for it
+    fx_passes.scale_before_views,  # next to the product a factor is part of its epilogue
 ]
 
 # LoopLevelIR: every node is realised by then (see patches.py), so there is nothing to prepare.

@@ -162,8 +162,7 @@ PyMethodDef remembered_method = {"find", &find_remembered, METH_O,
 template <typename State>
 py::tuple callable(PyMethodDef& method, std::unique_ptr<State> state) {
   py::capsule capsule(state.release(), [](void* pointer) { delete static_cast<State*>(pointer); });
-  auto call =
-      py::reinterpret_steal<py::object>(PyCFunction_NewEx(&method, capsule.ptr(), nullptr));
+  auto call = py::reinterpret_steal<py::object>(PyCFunction_NewEx(&method, capsule.ptr(), nullptr));
   if (!call) throw py::error_already_set();
   return py::make_tuple(std::move(call), std::move(capsule));
 }
@@ -178,10 +177,9 @@ py::tuple compiled_kernel(bool has_pool, std::vector<card::StickLayout> layouts)
 py::object output(const card::Dims& size, const card::Dims& stride, const py::object& dtype,
                   const std::optional<card::StickLayout>& layout, int index) {
   const at::ScalarType type = to_scalar_type(dtype);
-  auto made = std::make_unique<Output>(
-      Output{size, stride, type, static_cast<c10::DeviceIndex>(index),
-             layout ? explicit_tiling(size, stride, type, *layout)
-                    : default_tiling(size, stride, type)});
+  auto made = std::make_unique<Output>(Output{
+      size, stride, type, static_cast<c10::DeviceIndex>(index),
+      layout ? explicit_tiling(size, stride, type, *layout) : default_tiling(size, stride, type)});
   return callable(output_method, std::move(made))[0];
 }
 
@@ -212,8 +210,8 @@ void bind_compiled(py::module& m) {
         "False when it is not loaded on the card of the tensors or one is not as expected.");
   m.def("_load_compiled_kernel", &load_compiled_kernel, py::arg("capsule"), py::arg("index"),
         py::arg("plan"), py::arg("constants"), "Make a kernel ready on a card.");
-  m.def("_output", &output, py::arg("size"), py::arg("stride"), py::arg("dtype"),
-        py::arg("layout"), py::arg("index"),
+  m.def("_output", &output, py::arg("size"), py::arg("stride"), py::arg("dtype"), py::arg("layout"),
+        py::arg("index"),
         "A callable that makes tensors of this kind; layout None is the default one.");
   m.def("_remembered", &remembered,
         "A place for the copy of one tensor: (find, capsule). find(tensor) is the copy, or None "
