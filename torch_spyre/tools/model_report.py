@@ -264,8 +264,8 @@ Decoders are two graphs: the prompt, and one token. *Moved* are operations that 
 among the native ones. The error is the root mean square over all logits against the CPU in float32,
 relative to that of the logits; {allowed} is what 12 independent roundings to 9 fraction bits in
 each layer explain. *In float16* is the error of the CPU in that format, which keeps one bit more:
-twice that is what the format alone costs a model. *Tokens* are those chosen as on the CPU; *clear* are
-the choices where the two largest logits are further apart than the first bound allows, and how
+twice that is what the format alone costs a model. *Tokens* are those chosen as on the CPU; *clear*
+are the choices where the two largest logits are further apart than the first bound allows, and how
 many of them are the same.
 {beyond}"""
 
