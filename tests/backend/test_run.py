@@ -491,7 +491,7 @@ def test_fp8_matmul(tmp_path):
     compare(found, product(x.float(), y.float()), 8e-3)
 
 
-# ---- Scatter: gather the other way around ----------------------------------------------------------
+# ---- Scatter: gather the other way around --------------------------------------------------------
 
 
 @pytest.mark.parametrize(

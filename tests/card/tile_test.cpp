@@ -949,6 +949,39 @@ TEST(phases_have_the_bits_of_separate_steps) {
   }
 }
 
+// Rows of 4 sticks, divided 2 x 2: sticks [stick][row][64].
+TEST(cores_whose_shares_follow_each_other_are_walked_as_one) {
+  const int64_t rows = 6, sticks = 4;
+  const auto spec_of = [&](std::vector<Words> extents, Words offsets) {
+    TileSpec spec{.lanes = 64, .kept = 2, .stick_dim = 1, .extents = std::move(extents)};
+    for (int argument = 0; argument < 2; argument++) {
+      spec.operands.push_back(
+          {.strides = {128, rows * 128}, .argument = argument, .offsets = offsets});
+    }
+    spec.body = {{LOAD, 0, 0}, {NEG, 0, 0}, {STORE, 1, 0}};
+    return spec;
+  };
+  const Words half = {rows / 2, sticks / 2};
+  const int64_t down = rows / 2 * 128, right = sticks / 2 * rows * 128;
+  const auto teams = [](const TileSpec& spec) {
+    const auto words = program_of({tile_step(spec)});
+    return std::get<TileStep>(parse_program({kProgramSegment, words})->steps[0].what).teams.size();
+  };
+  const TileSpec divided = spec_of({half, half, half, half}, {0, down, right, right + down});
+  CHECK(teams(divided) == 1);
+  // The third one begins a row further down: then so many, and no more, are one.
+  const TileSpec shifted = spec_of({half, half, half, half}, {0, down, right, right + down + 128});
+  CHECK(teams(shifted) == 4);
+  CHECK(teams(spec_of({half, half}, {0, right + down})) == 2);
+
+  Rig rig;
+  auto* x = reinterpret_cast<uint16_t*>(rig.add_argument(rows * sticks * 128));
+  auto* out = reinterpret_cast<uint16_t*>(rig.add_argument(rows * sticks * 128));
+  for (int i = 0; i < rows * sticks * 64; i++) x[i] = encode_dlfloat16(static_cast<float>(i % 500));
+  rig.run({tile_step(divided)});
+  for (int i = 0; i < rows * sticks * 64; i++) CHECK(decode_dlfloat16(out[i]) == -(i % 500));
+}
+
 TEST(maximum_and_minimum_hand_nan_on_also_over_lanes_and_cores) {
   for (int64_t op : {1, 2}) {
     for (int where = 0; where < 4; where++) {

@@ -99,6 +99,12 @@ class Reducer {
       const int destination = reductions_[i].destination;
       if (reductions_[i].op == ReduceOp::EXX2) {
         write_moments(*all_[i], space.results[destination], space.results[destination + 1]);
+      } else if (step_.compact) {
+        const int64_t rows = lanes_ / step_.lanes;
+        for (int64_t row = 0; row < rows; row++) {
+          std::fill_n(space.results[destination] + row * kCompactLanes, kCompactLanes,
+                      all_[i]->lanes[row * step_.lanes]);
+        }
       } else {
         std::copy_n(all_[i]->lanes, lanes_, space.results[destination]);
       }
@@ -125,12 +131,13 @@ class Reducer {
   // Where lanes are reduced the results of a group are the same.
   void write_moments(const Totals& totals, uint32_t* mean, uint32_t* variance) const {
     const double values = static_cast<double>(count_);
-    const int64_t same = step_.reduce_lanes ? step_.lanes : 1;
-    for (int64_t l = 0; l < lanes_; l += same) {
+    const int64_t group = step_.reduce_lanes ? step_.lanes : 1;
+    const int64_t same = step_.reduce_lanes ? step_.result_lanes() : 1;
+    for (int64_t l = 0; l < lanes_; l += group, mean += same, variance += same) {
       const double middle = totals.sums[l] / values;
       const double spread = totals.squares[l] / values - middle * middle;
-      std::fill_n(mean + l, same, std::bit_cast<uint32_t>(static_cast<float>(middle)));
-      std::fill_n(variance + l, same,
+      std::fill_n(mean, same, std::bit_cast<uint32_t>(static_cast<float>(middle)));
+      std::fill_n(variance, same,
                   std::bit_cast<uint32_t>(static_cast<float>(spread < 0 ? 0 : spread)));
     }
   }
@@ -260,7 +267,7 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
     if (phase.reductions.empty()) continue;
     reducer.write_results(bench.space);
     bench.space.use_results();
-    run_instructions(phase.epilogue, kept, bench.space);
+    (step.compact ? run_compact : run_instructions)(phase.epilogue, kept, bench.space);
   }
 }
 
@@ -339,11 +346,12 @@ void run_tile(const TileStep& step, const StepHead& head, const RunContext& cont
   run_tile(step, head, context, best_simd());
 }
 
-void run_tile(const TileStep& step, const StepHead& head, const RunContext& context, Simd simd) {
+void run_tile(const TileStep& step, const StepHead&, const RunContext& context, Simd simd) {
   if (step.elements == 0 && !step.reduces()) return;
   Machine machine{step, context, tile_table(simd), convert_table(simd), {}};
-  machine.bases.reserve(head.cores * step.operands.size());
-  for (int core = 0; core < head.cores; core++) {
+  const int cores = static_cast<int>(step.walk_of.size());
+  machine.bases.reserve(cores * step.operands.size());
+  for (int core = 0; core < cores; core++) {
     for (const TileOperand& operand : step.operands) {
       machine.bases.push_back(resolve(operand.address, core, context));
     }

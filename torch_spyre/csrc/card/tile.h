@@ -20,6 +20,7 @@
 namespace spyre::card {
 
 constexpr int kTileLanes = 512;
+constexpr int kCompactLanes = 8;
 constexpr int kTileRegisters = 32;
 constexpr int kMaxTileOperands = 32;
 constexpr int64_t kMaxTileDims = 16;
@@ -85,7 +86,12 @@ struct TileStep {
   bool reduce_lanes = false;
   std::vector<int> kept_on;  // registers of bodies that a later phase reads
 
+  // Results are the same in every lane, and nobody stores what is not: epilogues work on
+  // kCompactLanes for each kept point instead of a group.
+  bool compact = false;
+
   bool reduces() const { return !phases[0].reductions.empty(); }
+  int result_lanes() const { return compact ? kCompactLanes : lanes; }
 
   std::vector<TileWalk> walks;
   std::vector<int> walk_of;  // by core

@@ -100,8 +100,9 @@ struct TileArguments {
   const uint32_t *a, *b, *c;
   uint32_t imm0, imm1;
   int64_t lanes;
-  // Where b has one value for each group of lanes: lanes of a group, and lanes until b repeats.
-  int64_t group = 0, period = 0;
+  // Where b has one value for each group of lanes: lanes of a group, lanes until b repeats, and how
+  // far its values are apart.
+  int64_t group = 0, period = 0, b_step = 0;
 };
 using TileKernel = void (*)(const TileArguments&);
 

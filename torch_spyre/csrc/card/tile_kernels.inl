@@ -273,7 +273,7 @@ void binary_by_group(const TileArguments& arguments) {
   const TileArguments t = arguments;
   for (int64_t start = 0; start < t.lanes; start += t.period) {
     for (int64_t at = 0; at < t.period; at += t.group) {
-      const F32x8 b = splat(float_of(t.b[at]));
+      const F32x8 b = splat(float_of(t.b[at / t.group * t.b_step]));
       for (int64_t i = start + at; i < start + at + t.group; i += kBlock) {
         Block a = load_block(t.a + i);
 #pragma GCC unroll 4
@@ -409,6 +409,19 @@ void fold_masked(uint32_t* total, const uint32_t* values, const uint32_t* mask, 
   }
 }
 
+// Lane i is lane i + kBy of the value, the lanes going around.
+template <int kBy>
+SPYRE_SIMD_INLINE F32x8 rotated(const F32x8& value) {
+#if defined(__clang__)
+  return __builtin_shufflevector(value, value, kBy, (kBy + 1) % 8, (kBy + 2) % 8, (kBy + 3) % 8,
+                                 (kBy + 4) % 8, (kBy + 5) % 8, (kBy + 6) % 8, (kBy + 7) % 8);
+#else
+  constexpr I32x8 kFrom = {kBy,           (kBy + 1) % 8, (kBy + 2) % 8, (kBy + 3) % 8,
+                           (kBy + 4) % 8, (kBy + 5) % 8, (kBy + 6) % 8, (kBy + 7) % 8};
+  return __builtin_shuffle(value, kFrom);
+#endif
+}
+
 // Vectors of 8 lanes first, one after another; then halves of the vector.
 template <class Op>
 void fold_lanes(uint32_t* totals, int group, int64_t lanes) {
@@ -417,12 +430,9 @@ void fold_lanes(uint32_t* totals, int group, int64_t lanes) {
     for (int i = 8; i < group; i += 8) {
       total = Op::apply(total, lanes_at<F32x8>(totals, first + i));
     }
-    for (int half = 4; half > 0; half /= 2) {
-      float both[16];  // the vector twice: a rotation is a load
-      store(both, total);
-      store(both + 8, total);
-      total = Op::apply(total, load<F32x8>(both + half));
-    }
+    total = Op::apply(total, rotated<4>(total));
+    total = Op::apply(total, rotated<2>(total));
+    total = Op::apply(total, rotated<1>(total));
     total = splat(total[0]);
     for (int i = 0; i < group; i += 8) store(totals + first + i, total);
   }

@@ -188,7 +188,7 @@ TileKernel kernel_of(const TileTable& table, const TileInstruction& in, bool& ro
   return (in.b_is_result ? table.by_group : table.plain)[in.opcode];
 }
 
-void compute(const TileView& tile, const TileInstruction& in, Workspace& space) {
+void compute(const TileView& tile, const TileInstruction& in, Workspace& space, int64_t lanes) {
   const Machine& machine = tile.machine;
   const auto reg = [&](int number) { return number < 0 ? nullptr : space.registers[number]; };
   const uint32_t* b = in.b_is_result ? space.results[in.b] : reg(in.b);
@@ -198,13 +198,14 @@ void compute(const TileView& tile, const TileInstruction& in, Workspace& space) 
                                 reg(in.c),
                                 in.imm0,
                                 in.imm1,
-                                tile.lanes,
+                                lanes,
                                 machine.step.lanes,
-                                tile.kept_lanes};
+                                tile.kept_lanes,
+                                machine.step.result_lanes()};
   bool rounds = in.then_round && machine.context.numerics == Numerics::DLFLOAT16;
   kernel_of(machine.table, in, rounds)(arguments);
   if (in.then_round && !rounds) {
-    round_to(machine, DataFormat::SEN169_FP16, arguments.out, arguments.out, tile.lanes);
+    round_to(machine, DataFormat::SEN169_FP16, arguments.out, arguments.out, lanes);
   }
 }
 
@@ -217,9 +218,11 @@ void spread(const TileView& tile, const uint32_t* results, uint32_t* out) {
       std::memcpy(out + start, results, tile.kept_lanes * sizeof(uint32_t));
       continue;
     }
+    const uint32_t* result = results;
     for (int64_t at = 0; at < tile.kept_lanes; at += lanes) {
       tile.machine.table.plain[CONSTANT_BITS](
-          {out + start + at, nullptr, nullptr, nullptr, results[at], 0, lanes});
+          {out + start + at, nullptr, nullptr, nullptr, *result, 0, lanes});
+      result += tile.machine.step.result_lanes();
     }
   }
 }
@@ -256,7 +259,55 @@ void run_instructions(const std::vector<TileInstruction>& instructions, const Ti
         spread(tile, space.results[in.a], space.registers[in.destination]);
         break;
       default:
-        compute(tile, in, space);
+        compute(tile, in, space, tile.lanes);
+    }
+  }
+}
+
+void run_compact(const std::vector<TileInstruction>& instructions, const TileView& tile,
+                 Workspace& space) {
+  const Machine& machine = tile.machine;
+  const int group = machine.step.lanes;
+  const Numerics numerics = machine.context.numerics;
+  // Kernels work on whole blocks: lanes behind the last row are computed and never read.
+  constexpr int64_t kBlock = 32;
+  const int64_t used = tile.lanes / group * kCompactLanes;
+  const int64_t lanes = (used + kBlock - 1) / kBlock * kBlock;
+  // Calls visit(first lane of its results, place, number of its group there) for each kept point.
+  const auto for_each_row = [&](int operand, auto&& visit) {
+    int64_t lane = 0;
+    for (const Part& part : tile.parts) {
+      const Place place = place_of(tile, part, operand);
+      for (int64_t i = 0; i < place.count; i++, lane += kCompactLanes) visit(lane, place, i);
+    }
+  };
+  for (const TileInstruction& in : instructions) {
+    if (in.opcode == LOAD) {
+      const TileOperand& operand = machine.step.operands[in.a];
+      const bool is_vector = operand.form == OperandForm::VECTOR;
+      uint32_t* out = space.registers[in.destination];
+      for_each_row(in.a, [&](int64_t lane, const Place& place, int64_t i) {
+        const std::byte* at = place.at + i * place.stride;
+        uint32_t value = 0;
+        if (left_at(place, i) > 0) {
+          value = is_vector ? load_element(operand.format, numerics, at)
+                            : load_splat(operand, at, numerics);
+        }
+        std::fill_n(out + lane, kCompactLanes, value);
+      });
+    } else if (in.opcode == STORE) {
+      const TileOperand& operand = machine.step.operands[in.destination];
+      for_each_row(in.destination, [&](int64_t lane, const Place& place, int64_t i) {
+        uint32_t first[kMaxLanes], second[kMaxLanes];
+        std::fill_n(first, group, space.registers[in.a][lane]);
+        if (in.b >= 0) std::fill_n(second, group, space.registers[in.b][lane]);
+        store_group(operand, place.at + i * place.stride, left_at(place, i), group, numerics, first,
+                    in.b < 0 ? nullptr : second);
+      });
+    } else if (in.opcode == ROUND) {
+      round_to(machine, in.format, space.registers[in.destination], space.registers[in.a], lanes);
+    } else {
+      compute(tile, in, space, lanes);
     }
   }
 }

@@ -131,5 +131,8 @@ struct alignas(64) Workspace {
 
 void run_instructions(const std::vector<TileInstruction>& instructions, const TileView& tile,
                       Workspace& space);
+// The same for an epilogue that is compact (TileStep::compact).
+void run_compact(const std::vector<TileInstruction>& instructions, const TileView& tile,
+                 Workspace& space);
 
 }  // namespace spyre::card

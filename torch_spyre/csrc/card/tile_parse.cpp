@@ -248,6 +248,34 @@ void parse_further_phases(WordReader& reader, TileStep& step, InstructionParser&
   for (TilePhase& phase : step.phases) fold_spreads(step, phase.body, phase.reductions);
 }
 
+// Whether epilogues can do with one value for each kept point.
+bool is_compact(const TileStep& step) {
+  if (!step.reduce_lanes) return false;
+  std::array<bool, kTileRegisters> uniform = {};
+  for (const TilePhase& phase : step.phases) {
+    for (const TileReduction& reduction : phase.reductions) {
+      uniform[reduction.destination] = true;
+      if (reduction.op == ReduceOp::EXX2) uniform[reduction.destination + 1] = true;
+    }
+    for (const TileInstruction& in : phase.epilogue) {
+      const auto is_vector = [&](int operand) {
+        return step.operands[operand].form == OperandForm::VECTOR;
+      };
+      if (in.opcode == WIDEN || in.opcode == NARROW) return false;
+      if (in.opcode == STORE) {
+        if (is_vector(in.destination) && !uniform[in.a]) return false;
+      } else if (in.opcode == LOAD) {
+        uniform[in.destination] = !is_vector(in.a);
+      } else {
+        bool all = true;
+        for (int reg : {in.a, in.b, in.c}) all = all && (reg < 0 || uniform[reg]);
+        uniform[in.destination] = all;
+      }
+    }
+  }
+  return true;
+}
+
 std::vector<TileTeam> teams_of(const std::vector<int64_t>& groups) {
   std::vector<TileTeam> teams;
   std::map<int64_t, size_t> known;
@@ -341,7 +369,7 @@ TileWalk make_walk(const TileStep& step, const int64_t* extents, int leading, bo
   return walk;
 }
 
-void plan_walks(TileStep& step, const StepHead& head, const std::vector<int64_t>& extents) {
+void plan_walks(TileStep& step, int cores, const std::vector<int64_t>& extents) {
   const int dims = step.kept_dims + step.reduced_dims;
   bool stick_matters = false;
   for (const TileOperand& operand : step.operands) {
@@ -352,7 +380,7 @@ void plan_walks(TileStep& step, const StepHead& head, const std::vector<int64_t>
   }
   const int leading = leading_operand(step);
   std::map<std::vector<int64_t>, int> known;
-  for (int core = 0; core < head.cores; core++) {
+  for (int core = 0; core < cores; core++) {
     const int64_t* own = extents.data() + core * dims;
     const auto [at, is_new] =
         known.try_emplace({own, own + dims}, static_cast<int>(step.walks.size()));
@@ -362,6 +390,79 @@ void plan_walks(TileStep& step, const StepHead& head, const std::vector<int64_t>
     step.elements += walk.kept_points * walk.reduced_points * step.lanes;
   }
 }
+
+// ---- Cores that go on from each other ---------------------------------------------------------
+
+// Cores whose shares lie one behind the other along a kept dimension are walked as one core: which
+// core computes a point does not change it, and short walks cost more than long ones.
+class CoreMerger {
+ public:
+  CoreMerger(TileStep& step, std::vector<int64_t>& extents, size_t cores)
+      : step_(step), extents_(extents), cores_(cores) {}
+
+  void run() {
+    if (!is_possible()) return;
+    for (bool again = true; again && cores_ > 1;) {
+      again = false;
+      for (int dim = 0; dim < step_.kept_dims && !again; dim++) {
+        // The longest stretches of neighbours first.
+        for (size_t length = cores_; length > 1 && !again; length--) {
+          again = cores_ % length == 0 && follows(dim, length);
+          if (again) merge(dim, length);
+        }
+      }
+    }
+  }
+
+ private:
+  bool is_possible() const {
+    const size_t dims = step_.kept_dims + step_.reduced_dims;
+    for (size_t core = 1; core < cores_; core++) {
+      const auto first = extents_.begin();
+      if (!std::equal(first, first + dims, first + core * dims)) return false;
+      if (step_.tails[core] != step_.tails[0]) return false;
+    }
+    return std::all_of(step_.operands.begin(), step_.operands.end(), [](const auto& operand) {
+      return operand.address.space != Space::LX &&
+             std::all_of(operand.limits.begin(), operand.limits.end(),
+                         [](int64_t limit) { return limit < 0; });
+    });
+  }
+
+  // In every stretch of cores each one begins where the one before it ends.
+  bool follows(int dim, size_t length) const {
+    if (dim == step_.stick_dim && !step_.tails[0].empty()) return false;
+    for (const TileOperand& operand : step_.operands) {
+      const int64_t step = extents_[dim] * operand.strides[dim];
+      const std::vector<int64_t>& offsets = operand.address.offsets;
+      for (size_t core = 0; core < cores_; core++) {
+        if (core % length != 0 && offsets[core] != offsets[core - 1] + step) return false;
+      }
+    }
+    return true;
+  }
+
+  void merge(int dim, size_t length) {
+    const size_t dims = step_.kept_dims + step_.reduced_dims;
+    cores_ /= length;
+    extents_.resize(cores_ * dims);
+    for (size_t core = 0; core < cores_; core++) {
+      extents_[core * dims + dim] *= static_cast<int64_t>(length);
+      for (TileOperand& operand : step_.operands) {
+        operand.address.offsets[core] = operand.address.offsets[core * length];
+      }
+    }
+    for (TileOperand& operand : step_.operands) {
+      operand.address.offsets.resize(cores_);
+      operand.limits.resize(cores_);
+    }
+    step_.tails.resize(cores_);
+  }
+
+  TileStep& step_;
+  std::vector<int64_t>& extents_;
+  size_t cores_;
+};
 
 void check_teams(WordReader& reader, const TileStep& step, const std::vector<int64_t>& extents) {
   const int dims = step.kept_dims + step.reduced_dims;
@@ -399,7 +500,7 @@ TileStep parse_tile(WordReader& reader, const StepHead& head) {
       reader.next(0, kMaxTileDims - step.kept_dims, "the number of reduced dimensions"));
   const int dims = step.kept_dims + step.reduced_dims;
   step.stick_dim = static_cast<int>(reader.next(-1, dims - 1, "the stick dim"));
-  const std::vector<int64_t> extents = reader.list(static_cast<size_t>(head.cores) * dims);
+  std::vector<int64_t> extents = reader.list(static_cast<size_t>(head.cores) * dims);
   for (int64_t extent : extents) {
     if (extent < 0) reader.fail("an extent is " + std::to_string(extent));
   }
@@ -423,13 +524,20 @@ TileStep parse_tile(WordReader& reader, const StepHead& head) {
     parse_reductions(reader, step.phases[0], reductions, instructions);
     step.phases[0].epilogue = instructions.parse_epilogue();
     parse_further_phases(reader, step, instructions);
+    step.compact = is_compact(step);
   } else if (step.reduced_dims > 0) {
     reader.fail("it has reduced dimensions, but reduces nothing");
   }
   step.teams = teams_of(groups);
   check_moments(reader, step);
   check_teams(reader, step, extents);
-  plan_walks(step, head, extents);
+  const bool share_results = step.teams.size() < groups.size();
+  if (!share_results) {
+    CoreMerger(step, extents, groups.size()).run();
+    groups.resize(step.tails.size());
+    step.teams = teams_of(groups);
+  }
+  plan_walks(step, static_cast<int>(step.tails.size()), extents);
   return step;
 }
 
