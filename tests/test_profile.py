@@ -64,7 +64,10 @@ def test_other_threads_are_counted_apart_unless_they_wait() -> None:
     for thread in threads:
         thread.join()
     assert "front-end: stickify" not in sampler.phases()
-    assert list(sampler.other_threads()) == ["front-end: stickify"]
+    # Whoever runs the tests may have a thread of its own that is caught awake now and then.
+    others = sampler.other_threads()
+    planning = others.pop("front-end: stickify")
+    assert sum(others.values()) < planning / 2
 
 
 @pytest.mark.parametrize(

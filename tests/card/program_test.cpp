@@ -133,7 +133,7 @@ TEST(bytes_that_are_no_program_are_refused) {
   CHECK_THROWS(parse({bytes.begin(), bytes.end() - 8}), ProgramError, "but its memory ends after");
   auto other = bytes;
   other[8] = std::byte{1};
-  CHECK_THROWS(parse(other), ProgramError, "this card runs version 2");
+  CHECK_THROWS(parse(other), ProgramError, "this card runs version 3");
   other[0] = std::byte{'s'};
   CHECK_THROWS(parse(other), ProgramError, "found 'sPYREPRG'");
 }
@@ -144,8 +144,8 @@ TEST(malformed_steps_are_refused) {
     CHECK_THROWS(parse(program_of(steps)), ProgramError, part);
   };
   Words bad = good;
-  bad[0] = 8;
-  refused("its kind is 8", {bad});
+  bad[0] = 9;
+  refused("its kind is 9", {bad});
   bad[0] = 0;
   refused("its kind is 0", {good, bad});
   bad = good;

@@ -221,19 +221,9 @@ def _points_as_is(
     """For each dimension of the second the one of the first."""
     if first.dims != second.dims:
         return None
-    order: list[int] = []
-    for dim in range(second.dims):
-        found = [
-            d
-            for d in range(first.dims)
-            if d not in order
-            and store.strides[d] == load.strides[dim]
-            and all(a[d] == b[dim] for a, b in zip(first.extents, second.extents))
-            and (first.stick_dim == d) == (second.stick_dim == dim)
-        ]
-        if len(found) != 1:
-            return None
-        order.append(found[0])
+    order = _partners(second, list(range(second.dims)), load, first, list(range(first.dims)), store)
+    if order is None:
+        return None
     operands = tuple(replace(o, strides=tuple(o.strides[d] for d in order)) for o in first.operands)
     reordered = replace(
         first,
@@ -261,19 +251,9 @@ def _kept_as_is(
         own.remove(second.stick_dim)
     if len(own) != first.kept:
         return None
-    order: list[int] = []
-    for dim in range(first.kept):
-        found = [
-            d
-            for d in own
-            if d not in order
-            and store.strides[dim] == load.strides[d]
-            and all(a[dim] == b[d] for a, b in zip(first.extents, second.extents))
-            and (first.stick_dim == dim) == (second.stick_dim == d)
-        ]
-        if len(found) != 1:
-            return None
-        order.append(found[0])
+    order = _partners(first, list(range(first.kept)), store, second, own, load)
+    if order is None:
+        return None
     rest = (0,) * (first.dims - first.kept)
     operands = tuple(
         replace(o, strides=(*(o.strides[d] for d in order), *rest)) for o in second.operands
@@ -287,6 +267,26 @@ def _kept_as_is(
         kept=first.kept,
     )
     return first, aligned
+
+
+def _partners(
+    a: Tile, a_dims: list[int], a_operand: Operand, b: Tile, b_dims: list[int], b_operand: Operand
+) -> list[int] | None:
+    """For each of some dimensions of one the only one of the other that can be it."""
+    order: list[int] = []
+    for dim in a_dims:
+        found = [
+            d
+            for d in b_dims
+            if d not in order
+            and a_operand.strides[dim] == b_operand.strides[d]
+            and all(x[dim] == y[d] for x, y in zip(a.extents, b.extents))
+            and (a.stick_dim == dim) == (b.stick_dim == d)
+        ]
+        if len(found) != 1:
+            return None
+        order.append(found[0])
+    return order
 
 
 def _same_in_groups(first: Tile, second: Tile) -> bool:
