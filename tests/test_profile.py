@@ -50,6 +50,9 @@ def test_time_goes_to_the_innermost_phase_and_adds_up() -> None:
 
 
 def test_other_threads_are_counted_apart_unless_they_wait() -> None:
+    # Whoever runs the tests may have threads of its own, which read a pipe for example.
+    with Sampler() as before:
+        time.sleep(0.25)
     plan = _function_in("/x/torch_spyre/_inductor/stickify.py")
     waiting = threading.Event()
     threads = [
@@ -64,10 +67,10 @@ def test_other_threads_are_counted_apart_unless_they_wait() -> None:
     for thread in threads:
         thread.join()
     assert "front-end: stickify" not in sampler.phases()
-    # Whoever runs the tests may have a thread of its own that is caught awake now and then.
     others = sampler.other_threads()
-    planning = others.pop("front-end: stickify")
-    assert sum(others.values()) < planning / 2
+    assert others.pop("front-end: stickify") > 0.05
+    added = sum(others.values()) - sum(before.other_threads().values())
+    assert added < sampler.seconds / 2  # the thread that waits would have added all of it
 
 
 @pytest.mark.parametrize(
