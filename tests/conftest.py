@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
 import torch
+
+# Every run begins with empty caches, shared by its processes: what an earlier run compiled
+# must not decide what this one sees.
+CACHES = "TORCHINDUCTOR_CACHE_DIR"
 
 torch.spyre.set_fallback_warning(False)
 torch.spyre.set_downcast_warning(False)
@@ -20,6 +26,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: one of many like it; run with --full (make test-all)")
+    if not _is_worker(config):
+        os.environ[CACHES] = tempfile.mkdtemp(prefix="spyre-tests-")  # workers inherit it
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not _is_worker(config):
+        shutil.rmtree(os.environ.pop(CACHES), ignore_errors=True)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

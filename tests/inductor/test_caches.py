@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 SOURCE = """
     import json, os, torch, torch_spyre
@@ -63,6 +66,21 @@ def test_a_second_process_compiles_nothing_and_the_key_has_layouts_sources_and_s
         assert other["hits"] == 0 and other["misses"] == 1, f"{change} must be in the key"
         again = run(script, tmp_path, CHANGE=change)
         assert again["hits"] == 1, f"{change}: warm as well"
+
+
+def test_a_damaged_bundle_says_what_to_delete(script: Any, tmp_path: Path) -> None:
+    run(script, tmp_path)
+    (program,) = tmp_path.rglob("program.bin")
+    whole = program.read_bytes()
+    program.write_bytes(whole[:100])
+    with pytest.raises(AssertionError, match="has 100 bytes") as refused:
+        run(script, tmp_path)
+    bundle = program.parent.parent
+    assert f"Delete {bundle}, and the next process compiles it again" in str(refused.value)
+    shutil.rmtree(bundle)
+    assert run(script, tmp_path)["bundles_compiled"] == 1
+    (again,) = tmp_path.rglob("program.bin")
+    assert again.read_bytes() == whole
 
 
 REPEATED = """

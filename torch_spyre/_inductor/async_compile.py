@@ -163,8 +163,17 @@ class SpyreKernel:
     def _load(self, index: int) -> tuple[Any, list[torch.Tensor]]:
         device = torch.device(DEVICE_NAME, index)
         constants = [constant_tensor(value, device, dtype) for value, dtype in self.constants]
-        with torch.spyre.device(index):  # type: ignore[attr-defined]
-            plan = _C.prepare_kernel(self.directory)
+        try:
+            with torch.spyre.device(index):  # type: ignore[attr-defined]
+                plan = _C.prepare_kernel(self.directory)
+        except RuntimeError as problem:
+            if self.directory not in str(problem):
+                raise  # memory, not the files
+            bundle = Path(self.directory).parent
+            raise RuntimeError(
+                f"{problem}\nThe files of this kernel were changed or damaged after they were "
+                f"written. Delete {bundle}, and the next process compiles it again."
+            ) from problem
         self._plans[index] = (plan, constants)
         _C._load_compiled_kernel(self._loaded, index, plan, constants)
         return self._plans[index]
