@@ -90,6 +90,18 @@ def test_float32_needs_no_rounding(tmp_path):
     assert count(tile, ROUND) == 0
 
 
+def test_rounding_before_relu_is_left_to_the_store_unless_somebody_else_reads_it(tmp_path):
+    sub = binary("sub", ROWS.at(0), ROWS.at(1), pool(0))
+    relu = unary("relufwd", pool(0), pool(1))
+    (tile,) = scheduled(tmp_path / "one", [sub, unary("relufwd", pool(0), ROWS.at(2))])
+    assert count(tile, ROUND) == 0
+    (tile,) = scheduled(tmp_path / "two", [sub, relu, unary("neg", pool(1), ROWS.at(2))])
+    assert count(tile, ROUND) == 0
+    also_read = [sub, relu, binary("mul", pool(0), pool(1), ROWS.at(2))]
+    (tile,) = scheduled(tmp_path / "read", also_read)
+    assert count(tile, ROUND) == 1  # which relu hands on
+
+
 def test_a_chain_becomes_the_body_of_a_reduction_and_what_follows_its_epilogue(tmp_path):
     result = SPARSE.at(POOL, 2 * FULL)
     scalar = {"mb": 128, "out": 64}

@@ -382,6 +382,15 @@ TEST(tiles_are_encoded_and_decoded_as_the_format_says) {
     x.insert(x.begin(), float_of(nan));
   }
   while (x.size() < 4 * kValues) x.push_back(float_of(random()));
+  // Where the format begins and ends, and one code further on each side.
+  std::vector<float> limits;
+  for (uint32_t edge : {0u, 0x2f800000u, 0x2f804000u, 0x30000000u, 0x30002000u, 0x30004000u,
+                        0x4fff4000u, 0x4fff6000u, 0x4fff8000u, 0x7f800000u}) {
+    for (int32_t by : {-0x4000, -1, 0, 1, 0x2000, 0x4000}) {
+      limits.push_back(float_of((edge + by) & 0x7fffffff));
+      limits.push_back(-limits.back());
+    }
+  }
   for (Simd simd : forms()) {
     const TileTable& table = tile_table(simd);
     std::vector<uint32_t> values(codes.size());
@@ -401,6 +410,18 @@ TEST(tiles_are_encoded_and_decoded_as_the_format_says) {
       uint16_t out[32];
       table.encode_dlfloat16(reinterpret_cast<std::byte*>(out), in.data(), 32);
       for (int i = 0; i < 32; i++) CHECK_EQ(out[i], encode_dlfloat16(few[i]));
+    }
+    for (float limit : limits) {
+      for (int lane = 0; lane < 32; lane += 5) {
+        std::vector<float> few(32, 1.0f);
+        few[lane] = limit;
+        uint16_t out[32];
+        table.encode_dlfloat16(reinterpret_cast<std::byte*>(out), as_bits(few).data(), 32);
+        CHECK_EQ(out[lane], encode_dlfloat16(limit));
+        uint32_t rounded[32];
+        table.round_dlfloat16(rounded, as_bits(few).data(), 32);
+        CHECK(same(rounded[lane], bits_of(decode_dlfloat16(encode_dlfloat16(limit)))));
+      }
     }
   }
 }

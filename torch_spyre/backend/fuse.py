@@ -55,6 +55,8 @@ _COMPARING = {TILE_OPCODES[name] for name in ("isnan", "eq", "ne", "lt", "le", "
 _SELECTING = {
     TILE_OPCODES[name] for name in ("abs", "neg", "relu", "copy", "max", "min", "widen", "narrow")
 }
+# Rounding before them or after them is the same.
+_ODD_OR_ONE_SIDED = {TILE_OPCODES[name] for name in ("abs", "neg", "relu")}
 _NAME_PARTS = 6
 _MAX_ROW_BYTES = 256 << 10
 """Of the registers that last from phase to phase: what stays in a cache."""
@@ -120,7 +122,7 @@ def clean(step: Joined) -> Joined:
 
 
 def _clean_product(step: Matmul) -> Matmul:
-    code = _live(step.epilogue, set())
+    code = _without_early_rounds(_live(step.epilogue, set()), step.epilogue_operands)
     used = [n for n in _used_operands(code) if n > 0]
     numbers = {0: 0, **{old: new for new, old in enumerate(used, start=1)}}
     operands = tuple(step.operands[n - 1] for n in used)
@@ -138,6 +140,9 @@ def _clean_tile(tile: Tile) -> Tile:
             groups=(),
             tails=(full,) * tile.cores,
         )
+    if len(phases) == 1 and not phases[0].reductions:
+        body = _without_early_rounds(phases[0].body, tile.operands)
+        phases = [replace(phases[0], body=body)]
     tile = tile.with_phases(phases)
     used = _used_operands(tile.code)
     numbers = {old: new for new, old in enumerate(used)}
@@ -175,6 +180,37 @@ def _live(code: tuple[Instruction, ...], needed: set[int]) -> tuple[Instruction,
             kept.append(i)
             needed.update(sources(i))
     return tuple(reversed(kept))
+
+
+def _without_early_rounds(
+    code: tuple[Instruction, ...], operands: tuple[Operand, ...]
+) -> tuple[Instruction, ...]:
+    """relu(round(x)), stored in the format that was rounded to, is relu(x): the store rounds."""
+    uses: dict[int, list[Instruction]] = {}
+    for i in code:
+        for register in sources(i):
+            uses.setdefault(register, []).append(i)
+
+    def rounds(store: Instruction, number: int) -> bool:
+        if store.opcode != STORE:
+            return False
+        operand = operands[store.destination]
+        return operand.form == Form.VECTOR and operand.format == number
+
+    names: dict[int, int] = {}
+    for i in code:
+        if i.opcode != ROUND:
+            continue
+        users = uses.get(i.destination, [])
+        while len(users) == 1 and users[0].opcode in _ODD_OR_ONE_SIDED:
+            users = uses.get(users[0].destination, [])
+            if all(rounds(user, i.b) for user in users):
+                names[i.destination] = names.get(i.a, i.a)
+    return tuple(
+        replace(i, a=names.get(i.a, i.a)) if i.opcode in _ODD_OR_ONE_SIDED else i
+        for i in code
+        if i.opcode != ROUND or i.destination not in names
+    )
 
 
 def _used_operands(code: tuple[Instruction, ...]) -> list[int]:

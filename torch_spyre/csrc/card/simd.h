@@ -23,6 +23,7 @@
 // by value would depend on the compiler's version.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #define SPYRE_SIMD_INLINE [[gnu::always_inline]] inline
+#define SPYRE_SIMD_LAMBDA __attribute__((always_inline))
 
 namespace spyre::card::SPYRE_SIMD_NAMESPACE {
 
@@ -103,6 +104,14 @@ SPYRE_SIMD_INLINE I16x16 max(const I16x16& a, const I16x16& b) {
 SPYRE_SIMD_INLINE I16x16 narrow(const Pair<I32x8>& wide) {
   const __m256i packed = _mm256_packs_epi32((__m256i)wide.first, (__m256i)wide.second);
   return (I16x16)_mm256_permute4x64_epi64(packed, 0xd8);
+}
+
+// narrow in two steps, for what is computed from several: unspread(f(narrow_spread(a), ...)).
+SPYRE_SIMD_INLINE I16x16 narrow_spread(const Pair<I32x8>& wide) {
+  return (I16x16)_mm256_packs_epi32((__m256i)wide.first, (__m256i)wide.second);
+}
+SPYRE_SIMD_INLINE U16x16 unspread(const U16x16& value) {
+  return (U16x16)_mm256_permute4x64_epi64((__m256i)value, 0xd8);
 }
 
 // 32 to 16 bits, signed to unsigned: clamped to what unsigned 16 bits hold.
@@ -305,6 +314,8 @@ SPYRE_SIMD_INLINE Pair<U32x8> join(const U16x16& low, const U16x16& high) {
   return result;
 }
 
+SPYRE_SIMD_INLINE I16x16 narrow_spread(const Pair<I32x8>& wide) { return narrow(wide); }
+SPYRE_SIMD_INLINE U16x16 unspread(const U16x16& value) { return value; }
 SPYRE_SIMD_INLINE U16x16 spread(const U16x16& value) { return value; }
 SPYRE_SIMD_INLINE Pair<U32x8> join_spread(const U16x16& low, const U16x16& high) {
   return join(low, high);

@@ -297,6 +297,7 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
   Part parts[kMaxGroups];
   Odometer kept(walk.kept, step.operands.size(), true);
   kept.seek(first);
+  space.use_lanes();
   for (int64_t at = first; at < last; at += most_groups) {
     const int64_t groups = std::min(most_groups, last - at);
     size_t count = 0;
@@ -309,7 +310,6 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
     if (step.reduces()) {
       run_phases(machine, team, {{space.runs, count}, groups}, tile, bench, reducers);
     } else {
-      space.use_lanes();
       run_instructions(step.phases[0].body, tile, space);
     }
   }

@@ -1,8 +1,8 @@
 // Tile programs (step kind 1): chains of pointwise operations, and reductions with what precedes
 // and follows them. docs/formats/program.md has the words.
 //
-// A program runs on tiles of about 512 lanes: several groups at a time, so that interpreting it
-// costs nothing. Kept dimensions are visited in the order that suits memory; reduced ones in the
+// A program runs on tiles of about 2048 lanes: many groups at a time, so that interpreting it costs
+// nothing. Kept dimensions are visited in the order that suits memory; reduced ones in the
 // order of the program. Results depend neither on the number of threads nor on the tiles.
 //
 // Example: TileStep step = parse_tile(reader, head); run_tile(step, head, context);
@@ -19,11 +19,15 @@
 
 namespace spyre::card {
 
-constexpr int kTileLanes = 512;
+constexpr int kTileLanes = 2048;
 constexpr int kCompactLanes = 8;
 constexpr int kTileRegisters = 32;
 constexpr int kMaxTileOperands = 32;
 constexpr int64_t kMaxTileDims = 16;
+
+// Where the second input of an instruction is: in a register, or, an instruction saved, one value
+// for each group of lanes among the results, one value for all in a stick that stays where it is.
+enum class SecondInput : int8_t { REGISTER, RESULT, STILL_OPERAND };
 
 struct TileInstruction {
   int opcode = 0;
@@ -31,8 +35,8 @@ struct TileInstruction {
   int a = -1, b = -1, c = -1;  // LOAD: a is the number of the operand
   uint32_t imm0 = 0, imm1 = 0;
   DataFormat format = DataFormat::IEEE_FP32;  // ROUND
-  bool then_round = false;   // the result is rounded to SEN169_FP16: an instruction saved
-  bool b_is_result = false;  // b is spread from the results: likewise
+  bool then_round = false;  // the result is rounded to SEN169_FP16: an instruction saved
+  SecondInput b_is = SecondInput::REGISTER;
 };
 
 // How a group of a VECTOR operand is made of sticks.

@@ -39,15 +39,16 @@ SPYRE_SIMD_INLINE Block load_block(const uint32_t* from) {
       {load<F32x8>(from), load<F32x8>(from + 8), load<F32x8>(from + 16), load<F32x8>(from + 24)}};
 }
 SPYRE_SIMD_INLINE void store_block(uint32_t* to, const Block& block) {
+#pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) store(to + 8 * i, block.v[i]);
 }
 
 // All lanes are zero or within the format's range also after rounding.
 SPYRE_SIMD_INLINE bool is_ordinary(const Block& block) {
-  U32x8 least = ~U32x8{};  // of magnitude - 1, so that zero counts as large
-  I32x8 most = {};
+  I32x8 most = bits<I32x8>(block.v[0]) & 0x7fffffff;
+  U32x8 least = bits<U32x8>(most) - 1;  // of magnitude - 1, so that zero counts as large
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 1; i < 4; ++i) {
     const I32x8 magnitude = bits<I32x8>(block.v[i]) & 0x7fffffff;
     least = min(least, bits<U32x8>(magnitude) - 1);
     most = max(most, magnitude);
@@ -68,27 +69,60 @@ SPYRE_SIMD_INLINE F32x8 round_dlf16(const F32x8& value) {
   return bits<F32x8>(rounded | ((magnitude > 0x7f800000) & 0x00400000) | sign);
 }
 
-SPYRE_SIMD_INLINE void round_block(Block& block) {
-  if (is_ordinary(block)) {
+[[gnu::noinline, gnu::cold]] void round_special(uint32_t* lanes) {
+  for (int i = 0; i < kBlock; i += 8) store(lanes + i, round_dlf16(load<F32x8>(lanes + i)));
+}
+
+// out = the blocks that make(first lane) gives, rounded. Special values are rare: they leave the
+// inner loop, so that its constants stay in registers.
+template <class Make>
+SPYRE_SIMD_INLINE void round_blocks(uint32_t* out, int64_t first, int64_t end, const Make& make) {
+  for (int64_t i = first; i < end; i += kBlock) {
+    for (; i < end; i += kBlock) {
+      Block block = make(i);
+      if (!is_ordinary(block)) {
+        store_block(out + i, block);
+        break;
+      }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const I32x8 value = bits<I32x8>(block.v[i]);
-      block.v[i] = bits<F32x8>((value + Dlfloat16::kHalfUlp) & ~kFraction);
+      for (int j = 0; j < 4; ++j) {
+        const I32x8 value = bits<I32x8>(block.v[j]);
+        block.v[j] = bits<F32x8>((value + Dlfloat16::kHalfUlp) & ~kFraction);
+      }
+      store_block(out + i, block);
     }
-  } else {
-    for (int i = 0; i < 4; ++i) block.v[i] = round_dlf16(block.v[i]);
+    if (i < end) round_special(out + i);
   }
 }
 
-// Of 16 lanes whose magnitudes are ordinary; zero becomes negative and is clamped to zero.
-SPYRE_SIMD_INLINE U16x16 encode_ordinary(const F32x8& first, const F32x8& second) {
+// Codes of 32 lanes, and whether they are right: whether all are zero or ordinary.
+//
+// Before it is clamped, the code of what is below the format's range lies in (-kBelow, 0], that of
+// zero and of what rounds to zero further down, and that of what is too large is kInfinity or NaN.
+struct Codes {
+  U16x16 first, second;
+  bool ordinary;
+};
+SPYRE_SIMD_INLINE Codes encode_ordinary(const Block& block) {
   constexpr int32_t kRound = Dlfloat16::kHalfUlp - Dlfloat16::kRebias;
-  const Pair<I32x8> value = {bits<I32x8>(first), bits<I32x8>(second)};
-  const U16x16 code =
-      narrow_unsigned({((value.first & 0x7fffffff) + kRound) >> Dlfloat16::kShift,
-                       ((value.second & 0x7fffffff) + kRound) >> Dlfloat16::kShift});
-  const I16x16 sign = narrow({value.first >> 16, value.second >> 16});
-  return code | (bits<U16x16>(sign) & Dlfloat16::kSign);
+  constexpr int16_t kBelow =
+      1 - ((Dlfloat16::kHalfTiny - Dlfloat16::kRebias + Dlfloat16::kHalfUlp) >> Dlfloat16::kShift);
+  static_assert((kRound >> Dlfloat16::kShift) <= -kBelow);
+  I16x16 number[2], sign[2];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const Pair<I32x8> value = {bits<I32x8>(block.v[2 * i]), bits<I32x8>(block.v[2 * i + 1])};
+    number[i] = narrow_spread({((value.first & 0x7fffffff) + kRound) >> Dlfloat16::kShift,
+                               ((value.second & 0x7fffffff) + kRound) >> Dlfloat16::kShift});
+    sign[i] = narrow_spread(value) & static_cast<int16_t>(Dlfloat16::kSign);
+  }
+  const I16x16 most = max(number[0], number[1]);
+  const U16x16 least = min(bits<U16x16>(number[0] + static_cast<int16_t>(kBelow - 1)),
+                           bits<U16x16>(number[1] + static_cast<int16_t>(kBelow - 1)));
+  const I16x16 special =
+      (most >= int16_t{Dlfloat16::kInfinity}) | bits<I16x16>(least < static_cast<uint16_t>(kBelow));
+  return {unspread(bits<U16x16>(max(number[0], I16x16{}) | sign[0])),
+          unspread(bits<U16x16>(max(number[1], I16x16{}) | sign[1])), !any(bits<I32x8>(special))};
 }
 
 SPYRE_SIMD_INLINE U16x16 encode_any(const F32x8& first, const F32x8& second) {
@@ -105,16 +139,25 @@ SPYRE_SIMD_INLINE U16x16 encode_any(const F32x8& first, const F32x8& second) {
   return narrow_unsigned(code);
 }
 
+// Processors do not look beyond a page for what will be read next, and a tile is about a page.
+constexpr int64_t kAhead = 4096;
+
+[[gnu::noinline, gnu::cold]] void encode_special(std::byte* to, const uint32_t* values) {
+  for (int i = 0; i < kBlock; i += 16) {
+    store(to + 2 * i, encode_any(load<F32x8>(values + i), load<F32x8>(values + i + 8)));
+  }
+}
+
 void encode_tile(std::byte* to, const uint32_t* values, int64_t lanes) {
-  for (int64_t i = 0; i < lanes; i += kBlock, to += 2 * kBlock) {
-    const Block block = load_block(values + i);
-    if (is_ordinary(block)) {
-      store(to, encode_ordinary(block.v[0], block.v[1]));
-      store(to + 32, encode_ordinary(block.v[2], block.v[3]));
-    } else {
-      store(to, encode_any(block.v[0], block.v[1]));
-      store(to + 32, encode_any(block.v[2], block.v[3]));
+  for (int64_t i = 0; i < lanes; i += kBlock) {
+    for (; i < lanes; i += kBlock) {
+      const Codes codes = encode_ordinary(load_block(values + i));
+      __builtin_prefetch(to + 2 * i + kAhead, 1);
+      if (__builtin_expect(!codes.ordinary, 0)) break;
+      store(to + 2 * i, codes.first);
+      store(to + 2 * i + 32, codes.second);
     }
+    if (i < lanes) encode_special(to + 2 * i, values + i);
   }
 }
 
@@ -138,6 +181,7 @@ SPYRE_SIMD_INLINE Pair<U32x8> decode(const U16x16& spread_code) {
 
 void decode_tile(uint32_t* values, const std::byte* from, int64_t lanes) {
   for (int64_t i = 0; i < lanes; i += kBlock, from += 2 * kBlock) {
+    __builtin_prefetch(from + kAhead);
     const U16x16 first = spread(load<U16x16>(from)), second = spread(load<U16x16>(from + 32));
     const I16x16 most = max(bits<I16x16>(first & Dlfloat16::kMagnitude),
                             bits<I16x16>(second & Dlfloat16::kMagnitude));
@@ -241,45 +285,51 @@ SPYRE_INT_BINARY(IntGe, (a >= b) & 0x3f800000)
 // ----------------------------------------------------------------------------------------- tiles
 
 // Instructions that are so quick that rounding their results apart would cost as much again.
-template <bool kRound>
-SPYRE_SIMD_INLINE void finish(uint32_t* out, Block& block) {
-  if (kRound) round_block(block);
-  store_block(out, block);
+template <bool kRound, class Make>
+SPYRE_SIMD_INLINE void make_blocks(uint32_t* out, int64_t first, int64_t end, const Make& make) {
+  if (kRound) return round_blocks(out, first, end, make);
+  for (int64_t i = first; i < end; i += kBlock) store_block(out + i, make(i));
 }
 template <class Op, bool kRound>
 void unary(const TileArguments& arguments) {
   const TileArguments t = arguments;
-  for (int64_t i = 0; i < t.lanes; i += kBlock) {
+  make_blocks<kRound>(t.out, 0, t.lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA {
     Block block = load_block(t.a + i);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) block.v[j] = Op::apply(block.v[j]);
-    finish<kRound>(t.out + i, block);
-  }
+    return block;
+  });
 }
 template <class Op, bool kRound>
 void binary(const TileArguments& arguments) {
   const TileArguments t = arguments;
-  for (int64_t i = 0; i < t.lanes; i += kBlock) {
+  make_blocks<kRound>(t.out, 0, t.lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA {
     Block a = load_block(t.a + i);
     const Block b = load_block(t.b + i);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b.v[j]);
-    finish<kRound>(t.out + i, a);
-  }
+    return a;
+  });
+}
+// The same second operand in all lanes.
+template <class Op, bool kRound>
+SPYRE_SIMD_INLINE void with_splat(const TileArguments& t, int64_t first, int64_t end, uint32_t b) {
+  const F32x8 splat_b = splat(float_of(b));
+  make_blocks<kRound>(t.out, first, end, [&](int64_t i) SPYRE_SIMD_LAMBDA {
+    Block a = load_block(t.a + i);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], splat_b);
+    return a;
+  });
 }
 // One value of the second operand for each group of lanes.
 template <class Op, bool kRound>
 void binary_by_group(const TileArguments& arguments) {
   const TileArguments t = arguments;
   for (int64_t start = 0; start < t.lanes; start += t.period) {
-    for (int64_t at = 0; at < t.period; at += t.group) {
-      const F32x8 b = splat(float_of(t.b[at / t.group * t.b_step]));
-      for (int64_t i = start + at; i < start + at + t.group; i += kBlock) {
-        Block a = load_block(t.a + i);
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b);
-        finish<kRound>(t.out + i, a);
-      }
+    const uint32_t* b = t.b;
+    for (int64_t at = start; at < start + t.period; at += t.group, b += t.b_step) {
+      with_splat<Op, kRound>(t, at, at + t.group, *b);
     }
   }
 }
@@ -287,13 +337,7 @@ void binary_by_group(const TileArguments& arguments) {
 template <class Op, bool kRound>
 void with_constant(const TileArguments& arguments) {
   const TileArguments t = arguments;
-  const F32x8 b = splat(float_of(t.imm0));
-  for (int64_t i = 0; i < t.lanes; i += kBlock) {
-    Block a = load_block(t.a + i);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b);
-    finish<kRound>(t.out + i, a);
-  }
+  with_splat<Op, kRound>(t, 0, t.lanes, t.imm0);
 }
 
 // Instructions that take long.
@@ -336,13 +380,13 @@ template <bool kRound>
 void clip(const TileArguments& arguments) {
   const TileArguments t = arguments;
   const F32x8 low = splat(float_of(t.imm0)), high = splat(float_of(t.imm1));
-  for (int64_t i = 0; i < t.lanes; i += kBlock) {
+  make_blocks<kRound>(t.out, 0, t.lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA {
     Block block = load_block(t.a + i);
     // The value is the second operand: NaN stays.
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) block.v[j] = min(high, max(low, block.v[j]));
-    finish<kRound>(t.out + i, block);
-  }
+    return block;
+  });
 }
 
 void softplus(const TileArguments& arguments) {
@@ -383,11 +427,7 @@ void narrow_order(const TileArguments& t) {
 }
 
 void round_tile(uint32_t* out, const uint32_t* in, int64_t lanes) {
-  for (int64_t i = 0; i < lanes; i += kBlock) {
-    Block block = load_block(in + i);
-    round_block(block);
-    store_block(out + i, block);
-  }
+  round_blocks(out, 0, lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA { return load_block(in + i); });
 }
 
 // ------------------------------------------------------------------------------------ reductions

@@ -180,28 +180,38 @@ void round_to(const Machine& machine, DataFormat format, uint32_t* out, const ui
 
 // The kernel of an instruction; one that rounds, if the instruction does and there is one.
 TileKernel kernel_of(const TileTable& table, const TileInstruction& in, bool& rounds) {
+  const bool by_group = in.b_is != SecondInput::REGISTER;
   if (rounds) {
-    const TileKernel kernel = (in.b_is_result ? table.rounded_by_group : table.rounded)[in.opcode];
+    const TileKernel kernel = (by_group ? table.rounded_by_group : table.rounded)[in.opcode];
     if (kernel != nullptr) return kernel;
     rounds = false;
   }
-  return (in.b_is_result ? table.by_group : table.plain)[in.opcode];
+  return (by_group ? table.by_group : table.plain)[in.opcode];
 }
 
 void compute(const TileView& tile, const TileInstruction& in, Workspace& space, int64_t lanes) {
   const Machine& machine = tile.machine;
   const auto reg = [&](int number) { return number < 0 ? nullptr : space.registers[number]; };
-  const uint32_t* b = in.b_is_result ? space.results[in.b] : reg(in.b);
-  const TileArguments arguments{space.registers[in.destination],
-                                reg(in.a),
-                                b,
-                                reg(in.c),
-                                in.imm0,
-                                in.imm1,
-                                lanes,
-                                machine.step.lanes,
-                                tile.kept_lanes,
-                                machine.step.result_lanes()};
+  TileArguments arguments{
+      space.registers[in.destination], reg(in.a), nullptr, reg(in.c), in.imm0, in.imm1, lanes};
+  uint32_t still;
+  switch (in.b_is) {
+    case SecondInput::REGISTER:
+      arguments.b = reg(in.b);
+      break;
+    case SecondInput::RESULT:
+      arguments.b = space.results[in.b];
+      arguments.group = machine.step.lanes;
+      arguments.period = tile.kept_lanes;
+      arguments.b_step = machine.step.result_lanes();
+      break;
+    case SecondInput::STILL_OPERAND:
+      still = load_splat(machine.step.operands[in.b], machine.base(tile.core, in.b),
+                         machine.context.numerics);
+      arguments.b = &still;
+      arguments.group = arguments.period = lanes;
+      break;
+  }
   bool rounds = in.then_round && machine.context.numerics == Numerics::DLFLOAT16;
   kernel_of(machine.table, in, rounds)(arguments);
   if (in.then_round && !rounds) {

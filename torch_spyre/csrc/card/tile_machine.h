@@ -122,11 +122,11 @@ struct alignas(64) Workspace {
     for (int r = 0; r < kTileRegisters; r++) registers[r] = results[r];
   }
 
-  uint32_t* registers[kTileRegisters];                       // those that instructions work on
-  alignas(64) uint32_t lanes[kTileRegisters][kTileLanes];    // of bodies
-  alignas(64) uint32_t results[kTileRegisters][kTileLanes];  // of epilogues
-  Run runs[kMaxGroups];                                      // of the kept points of a tile
-  Run points[kMaxGroups];                                    // reduced points of a tile
+  uint32_t* registers[kTileRegisters];                            // those that instructions work on
+  alignas(64) uint32_t lanes[kTileRegisters][kTileLanes + 32];    // of bodies
+  alignas(64) uint32_t results[kTileRegisters][kTileLanes + 32];  // of epilogues
+  Run runs[kMaxGroups];                                           // of the kept points of a tile
+  Run points[kMaxGroups];                                         // reduced points of a tile
 };
 
 void run_instructions(const std::vector<TileInstruction>& instructions, const TileView& tile,

@@ -197,41 +197,84 @@ void parse_reductions(WordReader& reader, TilePhase& phase, int64_t count,
   }
 }
 
-// A result that only quick instructions read, as their second operand, need not be spread.
-void fold_spreads(const TileStep& step, std::vector<TileInstruction>& body,
-                  const std::vector<TileReduction>& reductions) {
-  const TileTable& table = tile_table(Simd::PORTABLE);
-  for (size_t at = 0; at < body.size();) {
-    const TileInstruction spread = body[at];
-    const int reg = spread.destination;
-    const auto& kept_on = step.kept_on;
-    bool folds =
-        spread.opcode == SPREAD && std::find(kept_on.begin(), kept_on.end(), reg) == kept_on.end();
-    size_t end = at + 1;
-    for (; folds && end < body.size(); end++) {
-      const TileInstruction& in = body[end];
-      const bool reads_a = in.opcode != LOAD && in.opcode != SPREAD && in.a == reg;
-      const bool reads_b = !in.b_is_result && in.b == reg;
-      folds = !reads_a && in.c != reg && (!reads_b || table.by_group[in.opcode] != nullptr);
-      if (in.opcode != STORE && in.destination == reg) {
-        end++;
-        break;
-      }
+// ---- Instructions saved -------------------------------------------------------------------------
+
+// Whether an operand has one value, for all points of a core.
+bool is_still(const TileOperand& operand) {
+  return operand.form != OperandForm::VECTOR &&
+         std::all_of(operand.strides.begin(), operand.strides.end(),
+                     [](int64_t stride) { return stride == 0; }) &&
+         std::all_of(operand.limits.begin(), operand.limits.end(),
+                     [](int64_t limit) { return limit < 0; });
+}
+
+// How quick instructions could have what this instruction puts in a register; REGISTER: not.
+SecondInput second_input(const TileStep& step, const TileInstruction& in) {
+  if (in.opcode == SPREAD && step.reduce_lanes) return SecondInput::RESULT;
+  if (in.opcode == LOAD && is_still(step.operands[in.a])) return SecondInput::STILL_OPERAND;
+  return SecondInput::REGISTER;
+}
+
+// What has one value for each group and only quick instructions read, as their second input, need
+// not be written to all lanes.
+class SpreadFolder {
+ public:
+  SpreadFolder(const TileStep& step, TilePhase& phase) : step_(step), phase_(phase) {}
+
+  void run() {
+    for (size_t at = 0; at < phase_.body.size();) {
+      if (!fold(at)) at++;
     }
-    const bool is_reduced = std::any_of(reductions.begin(), reductions.end(),
-                                        [&](const auto& r) { return r.source == reg; });
-    if (!folds || is_reduced) {
-      at++;
-      continue;
+  }
+
+ private:
+  bool fold(size_t at) {
+    std::vector<TileInstruction>& body = phase_.body;
+    const TileInstruction source = body[at];
+    const SecondInput kind = second_input(step_, source);
+    if (kind == SecondInput::REGISTER || lasts(source.destination)) return false;
+    const int reg = source.destination;
+    size_t end = at + 1;
+    for (bool overwritten = false; end < body.size() && !overwritten; end++) {
+      const TileInstruction& in = body[end];
+      if (in.c == reg || reads_first(in, reg)) return false;
+      if (reads_second(in, reg) && table_.by_group[in.opcode] == nullptr) return false;
+      overwritten = in.opcode != STORE && in.destination == reg;
     }
     for (size_t i = at + 1; i < end; i++) {
-      if (body[i].b != reg || body[i].b_is_result || body[i].opcode == STORE) continue;
-      body[i].b = spread.a;
-      body[i].b_is_result = true;
+      TileInstruction& in = body[i];
+      if (swaps(in) && in.a == reg) std::swap(in.a, in.b);
+      if (!reads_second(in, reg)) continue;
+      in.b = source.a;
+      in.b_is = kind;
     }
     body.erase(body.begin() + static_cast<int64_t>(at));
+    return true;
   }
-}
+
+  // Somebody reads the register after the body.
+  bool lasts(int reg) const {
+    const auto& kept_on = step_.kept_on;
+    return std::find(kept_on.begin(), kept_on.end(), reg) != kept_on.end() ||
+           std::any_of(phase_.reductions.begin(), phase_.reductions.end(),
+                       [&](const TileReduction& r) { return r.source == reg; });
+  }
+  static bool swaps(const TileInstruction& in) {
+    return (in.opcode == ADD || in.opcode == MUL) && in.b_is == SecondInput::REGISTER &&
+           in.a != in.b;
+  }
+  // In a way that cannot be turned into reading it second.
+  static bool reads_first(const TileInstruction& in, int reg) {
+    return in.opcode != LOAD && in.opcode != SPREAD && in.a == reg && !swaps(in);
+  }
+  static bool reads_second(const TileInstruction& in, int reg) {
+    return in.b_is == SecondInput::REGISTER && (in.b == reg || (swaps(in) && in.a == reg));
+  }
+
+  const TileStep& step_;
+  TilePhase& phase_;
+  const TileTable& table_ = tile_table(Simd::PORTABLE);
+};
 
 void parse_further_phases(WordReader& reader, TileStep& step, InstructionParser& instructions) {
   constexpr int64_t kMaxPhases = 64;
@@ -244,8 +287,6 @@ void parse_further_phases(WordReader& reader, TileStep& step, InstructionParser&
     parse_reductions(reader, phase, reductions, instructions);
     if (reductions > 0) phase.epilogue = instructions.parse_epilogue();
   }
-  if (!step.reduce_lanes) return;
-  for (TilePhase& phase : step.phases) fold_spreads(step, phase.body, phase.reductions);
 }
 
 // Whether epilogues can do with one value for each kept point.
@@ -528,6 +569,7 @@ TileStep parse_tile(WordReader& reader, const StepHead& head) {
   } else if (step.reduced_dims > 0) {
     reader.fail("it has reduced dimensions, but reduces nothing");
   }
+  for (TilePhase& phase : step.phases) SpreadFolder(step, phase).run();
   step.teams = teams_of(groups);
   check_moments(reader, step);
   check_teams(reader, step, extents);
