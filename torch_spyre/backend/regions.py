@@ -7,7 +7,7 @@ place at every point of every core, which is what fusing needs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -51,6 +51,13 @@ class Region:
             and self.low < other.high
             and other.low < self.high
         )
+
+    def without(self, other: Region) -> list[Region]:
+        """What is left of it: up to two regions."""
+        if not self.overlaps(other):
+            return [self]
+        ends = ((self.low, other.low), (other.high, self.high))
+        return [replace(self, low=low, high=high) for low, high in ends if low < high]
 
     def covers(self, other: Region) -> bool:
         return (

@@ -156,12 +156,18 @@ class _Program:
             ]
             if any(_reads(e, store) for e in around):
                 return True
+        # The pool gives memory away in other pieces than it got it: what is not yet overwritten.
+        left = [store.region]
         for later in self._entries[at + 1 :]:
             if not isinstance(later, _Node) or (node.loops and later.loops[:1] == node.loops[:1]):
                 continue
-            if _reads(later, store):
+            reads = [a.region for a in later.touches if not a.writes]
+            if any(region.overlaps(read) for region in left for read in reads):
                 return True
-            if any(a.writes and a.region.covers(store.region) for a in later.touches):
+            for access in later.touches:
+                if access.writes and access.region.is_dense:
+                    left = [rest for region in left for rest in region.without(access.region)]
+            if not left:
                 return False
         return False
 

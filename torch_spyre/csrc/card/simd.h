@@ -162,6 +162,9 @@ SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
 SPYRE_SIMD_INLINE F32x8 fma(const F32x8& a, const F32x8& b, const F32x8& c) {
   return (F32x8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
+SPYRE_SIMD_INLINE F64x4 fma(const F64x4& a, const F64x4& b, const F64x4& c) {
+  return (F64x4)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
 SPYRE_SIMD_INLINE F32x8 sqrt(const F32x8& a) { return (F32x8)_mm256_sqrt_ps((__m256)a); }
 // a > b ? a : b and a < b ? a : b: the second operand when one is NaN or both are equal.
 SPYRE_SIMD_INLINE F32x8 max(const F32x8& a, const F32x8& b) {
@@ -389,6 +392,11 @@ SPYRE_SIMD_INLINE U16x16 float_to_half(const Pair<F32x8>& value) {
 SPYRE_SIMD_INLINE F32x8 fma(const F32x8& a, const F32x8& b, const F32x8& c) {
   F32x8 result;
   for (int i = 0; i < 8; ++i) result[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return result;
+}
+SPYRE_SIMD_INLINE F64x4 fma(const F64x4& a, const F64x4& b, const F64x4& c) {
+  F64x4 result;
+  for (int i = 0; i < 4; ++i) result[i] = __builtin_fma(a[i], b[i], c[i]);
   return result;
 }
 SPYRE_SIMD_INLINE F32x8 sqrt(const F32x8& a) {

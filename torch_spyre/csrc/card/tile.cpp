@@ -36,14 +36,20 @@ struct Totals {
   alignas(64) double squares[kTileLanes];
 };
 
+using SpareTotals = std::vector<std::unique_ptr<Totals>>;
+
 // The reductions of one phase.
 class Reducer {
  public:
-  Reducer(const TileStep& step, const TilePhase& phase)
-      : step_(step), reductions_(phase.reductions), totals_(2 * phase.reductions.size()) {
+  // Takes its totals from `spare`, of which phases that follow each other can have the same.
+  Reducer(const TileStep& step, const TilePhase& phase, SpareTotals& spare)
+      : step_(step), reductions_(phase.reductions) {
+    while (spare.size() < 2 * reductions_.size()) {
+      spare.push_back(std::make_unique_for_overwrite<Totals>());
+    }
     for (size_t i = 0; i < reductions_.size(); i++) {
-      own_.push_back(&totals_[2 * i]);
-      all_.push_back(&totals_[2 * i + 1]);
+      own_.push_back(spare[2 * i].get());
+      all_.push_back(spare[2 * i + 1].get());
     }
   }
 
@@ -85,7 +91,8 @@ class Reducer {
       } else if (op == ReduceOp::EXX2) {
         table.add_moments(own_[i]->sums + first, own_[i]->squares + first, values, mask, lanes);
       } else if (mask != nullptr) {
-        table.fold_masked[static_cast<int>(op)](own_[i]->lanes + first, values, mask, lanes);
+        table.fold_masked[static_cast<int>(op)](own_[i]->lanes + first, values, mask, step_.lanes,
+                                                lanes);
       } else {
         table.fold[static_cast<int>(op)](own_[i]->lanes + first, values, lanes);
       }
@@ -144,7 +151,6 @@ class Reducer {
 
   const TileStep& step_;
   const std::vector<TileReduction>& reductions_;
-  std::vector<Totals> totals_;
   std::vector<Totals*> own_, all_;  // of one core, of the team
   int64_t lanes_ = 0;
   int64_t count_ = 0, core_values_ = 0;
@@ -174,6 +180,7 @@ constexpr int64_t kRowsLanes = 32 * 1024;
 struct Bench {
   Workspace space;
   std::vector<uint32_t> rows;  // registers that last from phase to phase
+  SpareTotals totals;
 };
 
 Bench& own_bench() {
@@ -231,17 +238,19 @@ void run_body(const Machine& machine, int core, const Block& block, const TilePh
       }
       continue;
     }
+    // Along the sticks only the last group has a tail.
     int64_t source = 0;
     for (int64_t r = 0; r < some; r++) {
       int64_t target = 0;
       for (const Run& run : block.runs) {
-        const int64_t stick = run.stick + space.points[r].stick;
-        const bool stays = !inner_is_stick;
-        for (int64_t i = 0; i < run.count; i++) {
-          const bool last = step.stick_dim < 0 || stick + (stays ? 0 : i) == walk.stick_extent - 1;
-          reducer.add(machine.table, space, source, target, step.lanes, last ? tail : nullptr);
-          source += step.lanes;
-          target += step.lanes;
+        const int64_t groups = inner_is_stick ? 1 : run.count;  // that are alike
+        for (int64_t i = 0; i < run.count; i += groups) {
+          const int64_t stick = run.stick + space.points[r].stick + (inner_is_stick ? i : 0);
+          const bool last = step.stick_dim < 0 || stick == walk.stick_extent - 1;
+          reducer.add(machine.table, space, source, target, groups * step.lanes,
+                      last ? tail : nullptr);
+          source += groups * step.lanes;
+          target += groups * step.lanes;
         }
       }
     }
@@ -282,7 +291,7 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
   std::vector<Reducer> reducers;
   if (step.reduces()) {
     reducers.reserve(step.phases.size());
-    for (const TilePhase& phase : step.phases) reducers.emplace_back(step, phase);
+    for (const TilePhase& phase : step.phases) reducers.emplace_back(step, phase, bench.totals);
   }
   if (step.phases.size() > 1) {
     // Neighbouring rows lie side by side in memory: as many as a tile has, while what they keep

@@ -26,8 +26,9 @@ constexpr int kMaxTileOperands = 32;
 constexpr int64_t kMaxTileDims = 16;
 
 // Where the second input of an instruction is: in a register, or, an instruction saved, one value
-// for each group of lanes among the results, one value for all in a stick that stays where it is.
-enum class SecondInput : int8_t { REGISTER, RESULT, STILL_OPERAND };
+// for each group of lanes among the results, one value for all in a stick that stays where it is,
+// an operand that may have the same lanes for many groups.
+enum class SecondInput : int8_t { REGISTER, RESULT, STILL_OPERAND, OPERAND };
 
 struct TileInstruction {
   int opcode = 0;

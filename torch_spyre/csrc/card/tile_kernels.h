@@ -101,7 +101,7 @@ struct TileArguments {
   uint32_t imm0, imm1;
   int64_t lanes;
   // Where b has one value for each group of lanes: lanes of a group, lanes until b repeats, and how
-  // far its values are apart.
+  // far its values are apart. Where all groups have the same lanes of b: lanes of a group.
   int64_t group = 0, period = 0, b_step = 0;
 };
 using TileKernel = void (*)(const TileArguments&);
@@ -111,6 +111,8 @@ struct TileTable {
   TileKernel rounded[kNumOpcodes];  // the same, then rounded to DLFloat16; of quick ones only
   // The same two with one value of b for each group; of binary ones that are quick.
   TileKernel by_group[kNumOpcodes], rounded_by_group[kNumOpcodes];
+  // And with the same lanes of b for every group.
+  TileKernel repeated[kNumOpcodes], rounded_repeated[kNumOpcodes];
 
   void (*round_dlfloat16)(uint32_t* out, const uint32_t* in, int64_t lanes);
   // As those of convert.h, for multiples of 32 lanes; quicker where no lane is special.
@@ -119,9 +121,9 @@ struct TileTable {
 
   // total = op(total, values), lane by lane.
   void (*fold[kNumFoldOps])(uint32_t* total, const uint32_t* values, int64_t lanes);
-  // The same where the mask has ones.
+  // The same where the mask, of a group of lanes, has ones.
   void (*fold_masked[kNumFoldOps])(uint32_t* total, const uint32_t* values, const uint32_t* mask,
-                                   int64_t lanes);
+                                   int group, int64_t lanes);
   // Folds each group of `group` lanes into one value and puts it in all its lanes.
   void (*fold_lanes[kNumFoldOps])(uint32_t* totals, int group, int64_t lanes);
   // sum += value, squares += value * value; where the mask has ones (nullptr: everywhere).

@@ -333,6 +333,21 @@ void binary_by_group(const TileArguments& arguments) {
     }
   }
 }
+// The same lanes of the second operand for each group.
+template <class Op, bool kRound>
+void binary_repeated(const TileArguments& arguments) {
+  const TileArguments t = arguments;
+  for (int64_t start = 0; start < t.lanes; start += t.group) {
+    const uint32_t* b = t.b - start;
+    make_blocks<kRound>(t.out, start, start + t.group, [&](int64_t i) SPYRE_SIMD_LAMBDA {
+      Block block = load_block(t.a + i);
+      const Block other = load_block(b + i);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) block.v[j] = Op::apply(block.v[j], other.v[j]);
+      return block;
+    });
+  }
+}
 // The second operand is immediate 0.
 template <class Op, bool kRound>
 void with_constant(const TileArguments& arguments) {
@@ -441,11 +456,14 @@ void fold(uint32_t* total, const uint32_t* values, int64_t lanes) {
 }
 
 template <class Op>
-void fold_masked(uint32_t* total, const uint32_t* values, const uint32_t* mask, int64_t lanes) {
-  for (int64_t i = 0; i < lanes; i += 8) {
-    const F32x8 old = lanes_at<F32x8>(total, i);
-    const F32x8 sum = Op::apply(old, lanes_at<F32x8>(values, i));
-    store(total + i, select(lanes_at<I32x8>(mask, i), sum, old));
+void fold_masked(uint32_t* total, const uint32_t* values, const uint32_t* mask, int group,
+                 int64_t lanes) {
+  for (int64_t first = 0; first < lanes; first += group) {
+    for (int64_t i = 0; i < group; i += 8) {
+      const F32x8 old = lanes_at<F32x8>(total, first + i);
+      const F32x8 sum = Op::apply(old, lanes_at<F32x8>(values, first + i));
+      store(total + first + i, select(lanes_at<I32x8>(mask, i), sum, old));
+    }
   }
 }
 
@@ -516,9 +534,9 @@ void add_group_moments_in(double* sums, double* squares, const uint32_t* values,
       const F64x4 a = __builtin_convertvector((F32x4)low, F64x4);
       const F64x4 b = __builtin_convertvector((F32x4)high, F64x4);
       sum += a;
-      square += a * a;
+      square = fma(a, a, square);
       other_sum += b;
-      other_square += b * b;
+      other_square = fma(b, b, other_square);
     }
     store(sums + first, sum + other_sum);
     store(squares + first, square + other_square);
@@ -564,22 +582,32 @@ constexpr void add_float_kernels(TileKernel* kernels) {
   kernels[MUL_CONSTANT] = with_constant<Mul, kRound>;
 }
 
-template <bool kRound>
-constexpr void add_group_kernels(TileKernel* kernels) {
-  kernels[ADD] = binary_by_group<Add, kRound>;
-  kernels[SUB] = binary_by_group<Sub, kRound>;
-  kernels[MUL] = binary_by_group<Mul, kRound>;
-  kernels[DIV] = binary_by_group<Div, kRound>;
-  kernels[MAXIMUM] = binary_by_group<Maximum, kRound>;
-  kernels[MINIMUM] = binary_by_group<Minimum, kRound>;
+template <template <class, bool> class Kernel, bool kRound>
+constexpr void add_quick_kernels(TileKernel* kernels) {
+  kernels[ADD] = Kernel<Add, kRound>::run;
+  kernels[SUB] = Kernel<Sub, kRound>::run;
+  kernels[MUL] = Kernel<Mul, kRound>::run;
+  kernels[DIV] = Kernel<Div, kRound>::run;
+  kernels[MAXIMUM] = Kernel<Maximum, kRound>::run;
+  kernels[MINIMUM] = Kernel<Minimum, kRound>::run;
 }
+template <class Op, bool kRound>
+struct ByGroup {
+  static constexpr TileKernel run = binary_by_group<Op, kRound>;
+};
+template <class Op, bool kRound>
+struct Repeated {
+  static constexpr TileKernel run = binary_repeated<Op, kRound>;
+};
 
 constexpr TileTable make_table() {
   TileTable table = {};
   add_float_kernels<false>(table.plain);
   add_float_kernels<true>(table.rounded);
-  add_group_kernels<false>(table.by_group);
-  add_group_kernels<true>(table.rounded_by_group);
+  add_quick_kernels<ByGroup, false>(table.by_group);
+  add_quick_kernels<ByGroup, true>(table.rounded_by_group);
+  add_quick_kernels<Repeated, false>(table.repeated);
+  add_quick_kernels<Repeated, true>(table.rounded_repeated);
   table.plain[EXP] = long_unary<Exp>;
   table.plain[LOG] = long_unary<Log>;
   table.plain[RSQRT] = long_unary<Rsqrt>;

@@ -179,43 +179,69 @@ void round_to(const Machine& machine, DataFormat format, uint32_t* out, const ui
 }
 
 // The kernel of an instruction; one that rounds, if the instruction does and there is one.
-TileKernel kernel_of(const TileTable& table, const TileInstruction& in, bool& rounds) {
-  const bool by_group = in.b_is != SecondInput::REGISTER;
-  if (rounds) {
-    const TileKernel kernel = (by_group ? table.rounded_by_group : table.rounded)[in.opcode];
-    if (kernel != nullptr) return kernel;
-    rounds = false;
+struct Kernels {
+  const TileKernel* plain;
+  const TileKernel* rounded;
+};
+void run_kernel(const Machine& machine, const TileInstruction& in, const Kernels& kernels,
+                const TileArguments& arguments) {
+  if (in.then_round && machine.context.numerics == Numerics::DLFLOAT16 &&
+      kernels.rounded[in.opcode] != nullptr) {
+    return kernels.rounded[in.opcode](arguments);
   }
-  return (by_group ? table.by_group : table.plain)[in.opcode];
+  kernels.plain[in.opcode](arguments);
+  if (in.then_round) {
+    round_to(machine, DataFormat::SEN169_FP16, arguments.out, arguments.out, arguments.lanes);
+  }
+}
+
+// With an operand as second input. Where its groups are one and the same, one is loaded.
+void compute_with_operand(const TileView& tile, const TileInstruction& in, Workspace& space,
+                          TileArguments arguments) {
+  const Machine& machine = tile.machine;
+  const TileTable& table = machine.table;
+  arguments.b = space.second;
+  arguments.group = machine.step.lanes;
+  for (const Part& part : tile.parts) {
+    Place place = place_of(tile, part, in.b);
+    arguments.lanes = place.count * machine.step.lanes;
+    const bool repeats = place.stride == 0 && place.left_step == 0;
+    if (repeats) place.count = 1;
+    load_part(machine, in.b, place, space.second);
+    run_kernel(machine, in,
+               repeats ? Kernels{table.repeated, table.rounded_repeated}
+                       : Kernels{table.plain, table.rounded},
+               arguments);
+    arguments.out += arguments.lanes;
+    arguments.a += arguments.lanes;
+  }
 }
 
 void compute(const TileView& tile, const TileInstruction& in, Workspace& space, int64_t lanes) {
   const Machine& machine = tile.machine;
+  const TileTable& table = machine.table;
   const auto reg = [&](int number) { return number < 0 ? nullptr : space.registers[number]; };
   TileArguments arguments{
       space.registers[in.destination], reg(in.a), nullptr, reg(in.c), in.imm0, in.imm1, lanes};
-  uint32_t still;
   switch (in.b_is) {
     case SecondInput::REGISTER:
       arguments.b = reg(in.b);
-      break;
+      return run_kernel(machine, in, {table.plain, table.rounded}, arguments);
     case SecondInput::RESULT:
       arguments.b = space.results[in.b];
       arguments.group = machine.step.lanes;
       arguments.period = tile.kept_lanes;
       arguments.b_step = machine.step.result_lanes();
-      break;
-    case SecondInput::STILL_OPERAND:
-      still = load_splat(machine.step.operands[in.b], machine.base(tile.core, in.b),
-                         machine.context.numerics);
-      arguments.b = &still;
+      return run_kernel(machine, in, {table.by_group, table.rounded_by_group}, arguments);
+    case SecondInput::STILL_OPERAND: {
+      const uint32_t value = load_splat(machine.step.operands[in.b], machine.base(tile.core, in.b),
+                                        machine.context.numerics);
+      arguments.b = &value;
       arguments.group = arguments.period = lanes;
-      break;
-  }
-  bool rounds = in.then_round && machine.context.numerics == Numerics::DLFLOAT16;
-  kernel_of(machine.table, in, rounds)(arguments);
-  if (in.then_round && !rounds) {
-    round_to(machine, DataFormat::SEN169_FP16, arguments.out, arguments.out, lanes);
+      return run_kernel(machine, in, {table.by_group, table.rounded_by_group}, arguments);
+    }
+    case SecondInput::OPERAND:
+      return compute_with_operand(tile, in, space, arguments);
   }
 }
 

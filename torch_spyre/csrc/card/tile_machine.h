@@ -125,8 +125,9 @@ struct alignas(64) Workspace {
   uint32_t* registers[kTileRegisters];                            // those that instructions work on
   alignas(64) uint32_t lanes[kTileRegisters][kTileLanes + 32];    // of bodies
   alignas(64) uint32_t results[kTileRegisters][kTileLanes + 32];  // of epilogues
-  Run runs[kMaxGroups];                                           // of the kept points of a tile
-  Run points[kMaxGroups];                                         // reduced points of a tile
+  alignas(64) uint32_t second[kTileLanes];  // of the second input, where it is an operand
+  Run runs[kMaxGroups];                     // of the kept points of a tile
+  Run points[kMaxGroups];                   // reduced points of a tile
 };
 
 void run_instructions(const std::vector<TileInstruction>& instructions, const TileView& tile,

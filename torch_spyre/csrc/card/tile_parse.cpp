@@ -199,20 +199,22 @@ void parse_reductions(WordReader& reader, TilePhase& phase, int64_t count,
 
 // ---- Instructions saved -------------------------------------------------------------------------
 
-// Whether an operand has one value, for all points of a core.
-bool is_still(const TileOperand& operand) {
-  return operand.form != OperandForm::VECTOR &&
-         std::all_of(operand.strides.begin(), operand.strides.end(),
-                     [](int64_t stride) { return stride == 0; }) &&
-         std::all_of(operand.limits.begin(), operand.limits.end(),
+bool is_unlimited(const TileOperand& operand) {
+  return std::all_of(operand.limits.begin(), operand.limits.end(),
                      [](int64_t limit) { return limit < 0; });
 }
 
 // How quick instructions could have what this instruction puts in a register; REGISTER: not.
 SecondInput second_input(const TileStep& step, const TileInstruction& in) {
   if (in.opcode == SPREAD && step.reduce_lanes) return SecondInput::RESULT;
-  if (in.opcode == LOAD && is_still(step.operands[in.a])) return SecondInput::STILL_OPERAND;
-  return SecondInput::REGISTER;
+  if (in.opcode != LOAD || !is_unlimited(step.operands[in.a])) return SecondInput::REGISTER;
+  const TileOperand& operand = step.operands[in.a];
+  const auto still = std::count(operand.strides.begin(), operand.strides.end(), 0);
+  if (operand.form == OperandForm::VECTOR) {
+    return still > 0 ? SecondInput::OPERAND : SecondInput::REGISTER;
+  }
+  const bool all = still == static_cast<int64_t>(operand.strides.size());
+  return all ? SecondInput::STILL_OPERAND : SecondInput::REGISTER;
 }
 
 // What has one value for each group and only quick instructions read, as their second input, need
@@ -235,10 +237,18 @@ class SpreadFolder {
     if (kind == SecondInput::REGISTER || lasts(source.destination)) return false;
     const int reg = source.destination;
     size_t end = at + 1;
+    int reads = 0;
+    bool stored = false;
     for (bool overwritten = false; end < body.size() && !overwritten; end++) {
       const TileInstruction& in = body[end];
       if (in.c == reg || reads_first(in, reg)) return false;
-      if (reads_second(in, reg) && table_.by_group[in.opcode] == nullptr) return false;
+      if (reads_second(in, reg)) {
+        if (table_.by_group[in.opcode] == nullptr) return false;
+        // What is loaded late must not have been overwritten, and many lanes are loaded once.
+        if (kind != SecondInput::RESULT && stored) return false;
+        if (kind == SecondInput::OPERAND && ++reads > 1) return false;
+      }
+      stored = stored || in.opcode == STORE;
       overwritten = in.opcode != STORE && in.destination == reg;
     }
     for (size_t i = at + 1; i < end; i++) {
