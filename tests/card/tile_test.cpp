@@ -222,8 +222,10 @@ TEST(short_opcodes_are_as_exact_as_16_bits_show) {
     for (Simd simd : forms()) {
       const auto out = apply(simd, opcode, as_bits(x), as_bits(x), as_bits(x), 0, 0);
       CHECK(out == apply(Simd::PORTABLE, opcode, as_bits(x), as_bits(x), as_bits(x), 0, 0));
+      const auto rounded = apply(simd, opcode, as_bits(x), as_bits(x), as_bits(x), 0, 0, true);
       for (size_t i = 0; i < x.size(); i++) {
         const double exact = function(x[i]), found = stored(float_of(out[i]));
+        CHECK(same(rounded[i], bits_of(static_cast<float>(found))));
         if (!std::isfinite(x[i])) {
           if (std::isnan(x[i])) CHECK(std::isnan(found));
           continue;

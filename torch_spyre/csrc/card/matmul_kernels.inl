@@ -141,8 +141,9 @@ template <class Elements>
 void multiply_panel(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
                     int64_t rows, int64_t depth, Continuation continuation) {
   while (rows > 0) {
-    // 4 + 4 instead of 6 + 2: few rows have too few sums to keep the processor busy.
-    const int64_t some = rows == 7 || rows == 8 ? 4 : rows < kMicroRows ? rows : kMicroRows;
+    // 6 + 5 + 5 instead of 6 + 6 + 4: few rows have too few sums to keep the processor busy.
+    const int64_t pieces = (rows + kMicroRows - 1) / kMicroRows;
+    const int64_t some = (rows + pieces - 1) / pieces;
     switch (some) {
       case 1:
         multiply_rows<Elements, 1>(a, lda, b, c, ldc, depth, continuation);

@@ -234,6 +234,8 @@ SPYRE_UNARY(GeluErf, a* normal_cdf(a))
 SPYRE_UNARY(GeluTanh,
             a / (1.0f + exp(-1.595769121605730711f * fma(a * a * a, splat(0.044715f), a))))
 SPYRE_UNARY(ShortExp, short_exp(a))
+// Rounded to DLFloat16 the rest is zero; what is not quite zero would be rounded the long way.
+SPYRE_UNARY(ShortExpOrZero, bits<F32x8>(bits<I32x8>(short_exp(a)) & ~(a < -22.25f)))
 SPYRE_UNARY(ShortSigmoid, 1.0f / (1.0f + short_exp(-a)))
 SPYRE_UNARY(ShortTanh, short_tanh(a))
 SPYRE_UNARY(ShortSilu, a / (1.0f + short_exp(-a)))
@@ -604,6 +606,7 @@ constexpr TileTable make_table() {
   TileTable table = {};
   add_float_kernels<false>(table.plain);
   add_float_kernels<true>(table.rounded);
+  table.rounded[SHORT_EXP] = unary<ShortExpOrZero, true>;
   add_quick_kernels<ByGroup, false>(table.by_group);
   add_quick_kernels<ByGroup, true>(table.rounded_by_group);
   add_quick_kernels<Repeated, false>(table.repeated);
