@@ -138,9 +138,14 @@ std::vector<uint32_t> apply(Simd simd, int opcode, const std::vector<uint32_t>& 
                             const std::vector<uint32_t>& b, const std::vector<uint32_t>& c,
                             uint32_t imm0, uint32_t imm1, bool rounded = false) {
   std::vector<uint32_t> out(a.size());
-  const TileTable& table = tile_table(simd);
-  const TileKernel kernel = rounded ? table.rounded[opcode] : table.plain[opcode];
-  kernel({out.data(), a.data(), b.data(), c.data(), imm0, imm1, static_cast<int64_t>(a.size())});
+  const Kernels& kernels = tile_table(simd).registers[opcode];
+  const TileArguments arguments{out.data(), a.data(), b.data(), c.data(),
+                                imm0,       imm1,     static_cast<int64_t>(a.size())};
+  if (rounded) {
+    kernels.rounded(arguments);
+  } else {
+    kernels.plain(arguments);
+  }
   return out;
 }
 
@@ -328,7 +333,7 @@ TEST(both_forms_of_simd_give_the_same_bits) {
   for (int opcode = 0; opcode < kNumOpcodes; opcode++) {
     if (inputs_of(opcode) < 0) continue;
     for (bool rounded : {false, true}) {
-      if (rounded && tile_table(Simd::AVX2).rounded[opcode] == nullptr) continue;
+      if (rounded && tile_table(Simd::AVX2).registers[opcode].rounded == nullptr) continue;
       const uint32_t imm0 = bits_of(0.5f), imm1 = bits_of(20.0f);
       const auto x = apply(Simd::AVX2, opcode, a, b, c, imm0, imm1, rounded);
       const auto y = apply(Simd::PORTABLE, opcode, a, b, c, imm0, imm1, rounded);

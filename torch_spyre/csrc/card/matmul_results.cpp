@@ -103,6 +103,7 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
       view.parts = {parts, count};
       view.lanes = groups * lanes_;
       space.registers[0] = reinterpret_cast<uint32_t*>(sums);
+      space.bounds[0] = {};
       run_instructions(step_.instructions, view, space);
       sums += view.lanes;
       count = groups = 0;

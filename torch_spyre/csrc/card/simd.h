@@ -203,6 +203,22 @@ SPYRE_SIMD_INLINE F32x8 round_even(const F32x8& a) {
 // Toward zero; what does not fit, and NaN, is the smallest integer.
 SPYRE_SIMD_INLINE I32x8 to_int(const F32x8& a) { return (I32x8)_mm256_cvttps_epi32((__m256)a); }
 
+// The smallest and the largest lane.
+SPYRE_SIMD_INLINE uint16_t least_of(const U16x16& a) {
+  const __m256i v = (__m256i)a;
+  const __m128i half = _mm_min_epu16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  return static_cast<uint16_t>(_mm_cvtsi128_si32(_mm_minpos_epu16(half)));
+}
+SPYRE_SIMD_INLINE uint16_t most_of(const U16x16& a) { return static_cast<uint16_t>(~least_of(~a)); }
+SPYRE_SIMD_INLINE uint32_t least_of(const U32x8& a) {
+  const __m256i v = (__m256i)a;
+  __m128i m = _mm_min_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  m = _mm_min_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+  m = _mm_min_epu32(m, _mm_shuffle_epi32(m, 0xb1));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(m));
+}
+SPYRE_SIMD_INLINE uint32_t most_of(const U32x8& a) { return ~least_of(~a); }
+
 // Transposes of small blocks; pitches in bytes. 16 rows of 8 elements of 16 bits become 8 rows of
 // 16: each half of the vectors transposes 8 rows.
 SPYRE_SIMD_INLINE void transpose16x8_16(std::byte* to, ptrdiff_t to_pitch, const std::byte* from,
@@ -449,6 +465,19 @@ SPYRE_SIMD_INLINE I32x8 to_int(const F32x8& a) {
     result[i] = fits ? static_cast<int32_t>(a[i]) : INT32_MIN;
   }
   return result;
+}
+
+template <class V>
+SPYRE_SIMD_INLINE auto least_of(const V& a) {
+  auto least = a[0];
+  for (size_t i = 1; i < sizeof(V) / sizeof(least); ++i) least = a[i] < least ? a[i] : least;
+  return least;
+}
+template <class V>
+SPYRE_SIMD_INLINE auto most_of(const V& a) {
+  auto most = a[0];
+  for (size_t i = 1; i < sizeof(V) / sizeof(most); ++i) most = a[i] > most ? a[i] : most;
+  return most;
 }
 
 template <class T, int kRows>

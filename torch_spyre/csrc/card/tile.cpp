@@ -115,6 +115,8 @@ class Reducer {
       } else {
         std::copy_n(all_[i]->lanes, lanes_, space.results[destination]);
       }
+      space.result_bounds[destination] = {};
+      if (reductions_[i].op == ReduceOp::EXX2) space.result_bounds[destination + 1] = {};
     }
   }
 
@@ -203,6 +205,32 @@ void use_rows_at(const TileStep& step, Bench& bench, int64_t at, int64_t block_l
   }
 }
 
+// What is known of registers that last: in the next phase a tile begins with what is true of all
+// tiles of this one.
+class LastingBounds {
+ public:
+  LastingBounds(const TileStep& step, Workspace& space) : step_(step), space_(space) {
+    for (int reg : step.kept_on) {
+      before_[reg] = space.lane_bounds[reg];
+      all_[reg] = Bounds::none();
+    }
+  }
+  ~LastingBounds() {
+    for (int reg : step_.kept_on) space_.lane_bounds[reg] = all_[reg];
+  }
+  void begin_tile() {
+    for (int reg : step_.kept_on) space_.lane_bounds[reg] = before_[reg];
+  }
+  void end_tile() {
+    for (int reg : step_.kept_on) all_[reg].include(space_.lane_bounds[reg]);
+  }
+
+ private:
+  const TileStep& step_;
+  Workspace& space_;
+  Bounds before_[kTileRegisters], all_[kTileRegisters];
+};
+
 // The body of a phase at all points of a core in a block, with its reductions.
 void run_body(const Machine& machine, int core, const Block& block, const TilePhase& phase,
               Bench& bench, Reducer& reducer) {
@@ -219,6 +247,7 @@ void run_body(const Machine& machine, int core, const Block& block, const TilePh
   TileView tile{machine, walk, core, {}, 0, kept_lanes};
   Odometer reduced(walk.reduced, step.operands.size(), false);
   reduced.seek(0);
+  LastingBounds lasting(step, space);
   Part parts[kMaxGroups];
   for (int64_t first = 0; first < walk.reduced_points; first += batch) {
     const int64_t some = std::min(batch, walk.reduced_points - first);
@@ -230,7 +259,9 @@ void run_body(const Machine& machine, int core, const Block& block, const TilePh
     tile.parts = {parts, count};
     tile.lanes = some * kept_lanes;
     use_rows_at(step, bench, first * kept_lanes, walk.reduced_points * kept_lanes);
+    lasting.begin_tile();
     run_instructions(phase.body, tile, space);
+    lasting.end_tile();
     if (phase.reductions.empty()) continue;
     if (tail == nullptr) {
       for (int64_t r = 0; r < some; r++) {
@@ -277,6 +308,13 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
     reducer.write_results(bench.space);
     bench.space.use_results();
     (step.compact ? run_compact : run_instructions)(phase.epilogue, kept, bench.space);
+    for (int result : phase.spread) {
+      const uint32_t* value = bench.space.results[result];
+      Bounds& bounds = bench.space.result_bounds[result] = Bounds::none();
+      for (int64_t i = 0; i < block.groups; i++, value += step.result_lanes()) {
+        bounds.include(Bounds::of(*value));
+      }
+    }
   }
 }
 
@@ -330,7 +368,7 @@ struct Task {
 };
 
 constexpr int64_t kSerialElements = 64 * 1024;
-constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kTasksPerThread = 16;
 
 std::vector<Task> divide(const TileStep& step, int threads) {
   const int64_t tile_groups = kTileLanes / step.lanes;

@@ -1,7 +1,7 @@
 // Tile programs (step kind 1): chains of pointwise operations, and reductions with what precedes
 // and follows them. docs/formats/program.md has the words.
 //
-// A program runs on tiles of about 2048 lanes: many groups at a time, so that interpreting it costs
+// A program runs on tiles of about 1024 lanes: many groups at a time, so that interpreting it costs
 // nothing. Kept dimensions are visited in the order that suits memory; reduced ones in the
 // order of the program. Results depend neither on the number of threads nor on the tiles.
 //
@@ -19,7 +19,7 @@
 
 namespace spyre::card {
 
-constexpr int kTileLanes = 2048;
+constexpr int kTileLanes = 1024;
 constexpr int kCompactLanes = 8;
 constexpr int kTileRegisters = 32;
 constexpr int kMaxTileOperands = 32;
@@ -38,6 +38,11 @@ struct TileInstruction {
   DataFormat format = DataFormat::IEEE_FP32;  // ROUND
   bool then_round = false;  // the result is rounded to SEN169_FP16: an instruction saved
   SecondInput b_is = SecondInput::REGISTER;
+  // A second instruction on the result, with c as second input of the same kind: one pass saved.
+  int then_opcode = kNoOpcode;
+
+  static constexpr int kNoOpcode = -1;
+  bool is_pair() const { return then_opcode != kNoOpcode; }
 };
 
 // How a group of a VECTOR operand is made of sticks.
@@ -59,6 +64,7 @@ struct TilePhase {
   std::vector<TileInstruction> body;
   std::vector<TileReduction> reductions;
   std::vector<TileInstruction> epilogue;
+  std::vector<int> spread;  // results of this phase that bodies of later ones read, value by value
 };
 
 // A dimension as it is walked, with the strides of all operands.

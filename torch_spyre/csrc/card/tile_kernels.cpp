@@ -7,7 +7,7 @@ namespace spyre::card {
 
 int inputs_of(int opcode) {
   if (opcode < 0 || opcode >= kNumOpcodes) return -1;
-  if (simd_portable::kTileTable.plain[opcode] == nullptr) return -1;
+  if (simd_portable::kTileTable.registers[opcode].plain == nullptr) return -1;
   switch (opcode) {
     case CONSTANT:
     case CONSTANT_BITS:

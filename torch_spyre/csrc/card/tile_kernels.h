@@ -1,13 +1,15 @@
 // The instructions of tile programs on tiles of 32-bit lanes, as tables of functions.
 //
 // There is one table for each form of SIMD, with the same results to the bit (but for the sign and
-// the payload of NaN). Example: tile_table(best_simd()).plain[ADD]({out, a, b, nullptr, 0, 0, 512})
+// the payload of NaN). Example:
+//   tile_table(best_simd()).registers[ADD].plain({out, a, b, nullptr, 0, 0, 512})
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "convert.h"
+#include "tile_bounds.h"
 
 namespace spyre::card {
 
@@ -94,6 +96,15 @@ int inputs_of(int opcode);
 enum class ReduceOp : int8_t { SUM = 0, MAX = 1, MIN = 2, PRODUCT = 3, EXX2 = 4 };
 constexpr int kNumFoldOps = 4;  // all but EXX2
 
+// Instructions that often follow each other: in normalisations of rows.
+enum InstructionPair : int { SUB_MUL, MUL_ADD, kNumPairs };
+constexpr int kNoPair = -1;
+constexpr int pair_of(int first, int second) {
+  if (first == SUB && second == MUL) return SUB_MUL;
+  if (first == MUL && second == ADD) return MUL_ADD;
+  return kNoPair;
+}
+
 // `lanes` is a multiple of 32; registers are aligned to 32 bytes; out may be one of the inputs.
 struct TileArguments {
   uint32_t* out;
@@ -105,19 +116,32 @@ struct TileArguments {
   int64_t group = 0, period = 0, b_step = 0;
 };
 using TileKernel = void (*)(const TileArguments&);
+using RoundingKernel = Bounds (*)(const TileArguments&);  // gives bounds of what it has written
+
+// Ways to compute one thing; nullptr where there is none.
+struct Kernels {
+  TileKernel plain = nullptr;
+  // Then rounded to DLFloat16; of quick ones only.
+  RoundingKernel rounded = nullptr;
+  TileKernel in_range = nullptr;  // the same bits where bounds say that results keep in range
+};
 
 struct TileTable {
-  TileKernel plain[kNumOpcodes];    // nullptr where there is none
-  TileKernel rounded[kNumOpcodes];  // the same, then rounded to DLFloat16; of quick ones only
-  // The same two with one value of b for each group; of binary ones that are quick.
-  TileKernel by_group[kNumOpcodes], rounded_by_group[kNumOpcodes];
-  // And with the same lanes of b for every group.
-  TileKernel repeated[kNumOpcodes], rounded_repeated[kNumOpcodes];
+  Kernels registers[kNumOpcodes];
+  // With one value of b for each group; of binary ones that are quick.
+  Kernels by_group[kNumOpcodes];
+  // With the same lanes of b for every group.
+  Kernels repeated[kNumOpcodes];
+  // Two instructions in one pass, of which the first is not rounded; c is the second input of the
+  // second one, and both are as in by_group or in repeated.
+  Kernels pair_by_group[kNumPairs];
+  Kernels pair_repeated[kNumPairs];
 
-  void (*round_dlfloat16)(uint32_t* out, const uint32_t* in, int64_t lanes);
+  Bounds (*round_dlfloat16)(uint32_t* out, const uint32_t* in, int64_t lanes);
   // As those of convert.h, for multiples of 32 lanes; quicker where no lane is special.
   void (*encode_dlfloat16)(std::byte* out, const uint32_t* in, int64_t lanes);
-  void (*decode_dlfloat16)(uint32_t* out, const std::byte* in, int64_t lanes);
+  void (*encode_in_range)(std::byte* out, const uint32_t* in, int64_t lanes);
+  Bounds (*decode_dlfloat16)(uint32_t* out, const std::byte* in, int64_t lanes);
 
   // total = op(total, values), lane by lane.
   void (*fold[kNumFoldOps])(uint32_t* total, const uint32_t* values, int64_t lanes);

@@ -3,6 +3,8 @@
 //
 // Products and sums that shall be fused are written as fma(); the including files switch off the
 // compiler's own contraction, so that both forms have the same bits.
+#include <type_traits>
+
 #include "math_kernels.inl"
 #include "simd.h"
 #include "tile_kernels.h"
@@ -43,16 +45,44 @@ SPYRE_SIMD_INLINE void store_block(uint32_t* to, const Block& block) {
   for (int i = 0; i < 4; ++i) store(to + 8 * i, block.v[i]);
 }
 
+// How results are rounded: not at all, looking for what the format does not have, or not looking.
+enum class Rounding { NONE, CHECKED, IN_RANGE };
+
+// What a kernel that looks has seen.
+template <Rounding kRounding>
+struct Seen {
+  void bounds() const {}
+};
+template <>
+struct Seen<Rounding::CHECKED> {
+  I32x8 most = {};
+  U32x8 least = U32x8{} + ~0u;  // of magnitude - 1, so that zero counts as large
+
+  Bounds bounds() const {
+    const uint32_t largest = most_of(bits<U32x8>(most)), smallest = least_of(least) + 1;
+    if (largest == 0) return Bounds::of(0);
+    // Rounded numbers are not below the smallest one of the format.
+    const bool is_small = smallest < static_cast<uint32_t>(kTiny);
+    const bool is_large = largest >= static_cast<uint32_t>(kLarge - Dlfloat16::kHalfUlp);
+    return {is_small ? 0x1p-31f : float_of(smallest) * 0.99f,
+            is_large ? __builtin_inff() : float_of(largest) * 1.01f, true, true};
+  }
+};
+template <Rounding kRounding>
+using RoundingResult = std::conditional_t<kRounding == Rounding::CHECKED, Bounds, void>;
+
 // All lanes are zero or within the format's range also after rounding.
-SPYRE_SIMD_INLINE bool is_ordinary(const Block& block) {
+SPYRE_SIMD_INLINE bool is_ordinary(const Block& block, Seen<Rounding::CHECKED>& seen) {
   I32x8 most = bits<I32x8>(block.v[0]) & 0x7fffffff;
-  U32x8 least = bits<U32x8>(most) - 1;  // of magnitude - 1, so that zero counts as large
+  U32x8 least = bits<U32x8>(most) - 1;
 #pragma GCC unroll 4
   for (int i = 1; i < 4; ++i) {
     const I32x8 magnitude = bits<I32x8>(block.v[i]) & 0x7fffffff;
     least = min(least, bits<U32x8>(magnitude) - 1);
     most = max(most, magnitude);
   }
+  seen.most = max(seen.most, most);
+  seen.least = min(seen.least, least);
   const I32x8 small = bits<I32x8>(least < static_cast<uint32_t>(kTiny - 1));
   return __builtin_expect(!any(small | (most >= kLarge - Dlfloat16::kHalfUlp)), 1);
 }
@@ -73,23 +103,28 @@ SPYRE_SIMD_INLINE F32x8 round_dlf16(const F32x8& value) {
   for (int i = 0; i < kBlock; i += 8) store(lanes + i, round_dlf16(load<F32x8>(lanes + i)));
 }
 
+SPYRE_SIMD_INLINE Block rounded_in_range(Block block) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const I32x8 value = bits<I32x8>(block.v[j]);
+    block.v[j] = bits<F32x8>((value + Dlfloat16::kHalfUlp) & ~kFraction);
+  }
+  return block;
+}
+
 // out = the blocks that make(first lane) gives, rounded. Special values are rare: they leave the
 // inner loop, so that its constants stay in registers.
 template <class Make>
-SPYRE_SIMD_INLINE void round_blocks(uint32_t* out, int64_t first, int64_t end, const Make& make) {
+SPYRE_SIMD_INLINE void round_blocks(uint32_t* out, int64_t first, int64_t end, const Make& make,
+                                    Seen<Rounding::CHECKED>& seen) {
   for (int64_t i = first; i < end; i += kBlock) {
     for (; i < end; i += kBlock) {
       Block block = make(i);
-      if (!is_ordinary(block)) {
+      if (!is_ordinary(block, seen)) {
         store_block(out + i, block);
         break;
       }
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        const I32x8 value = bits<I32x8>(block.v[j]);
-        block.v[j] = bits<F32x8>((value + Dlfloat16::kHalfUlp) & ~kFraction);
-      }
-      store_block(out + i, block);
+      store_block(out + i, rounded_in_range(block));
     }
     if (i < end) round_special(out + i);
   }
@@ -161,38 +196,71 @@ void encode_tile(std::byte* to, const uint32_t* values, int64_t lanes) {
   }
 }
 
+void encode_in_range(std::byte* to, const uint32_t* values, int64_t lanes) {
+  constexpr int32_t kRound = Dlfloat16::kHalfUlp - Dlfloat16::kRebias;
+  for (int64_t i = 0; i < lanes; i += kBlock) {
+    const Block block = load_block(values + i);
+    __builtin_prefetch(to + 2 * i + kAhead, 1);
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+      const Pair<I32x8> value = {bits<I32x8>(block.v[2 * j]), bits<I32x8>(block.v[2 * j + 1])};
+      const I16x16 number =
+          narrow_spread({((value.first & 0x7fffffff) + kRound) >> Dlfloat16::kShift,
+                         ((value.second & 0x7fffffff) + kRound) >> Dlfloat16::kShift});
+      const I16x16 sign = narrow_spread(value) & static_cast<int16_t>(Dlfloat16::kSign);
+      store(to + 2 * i + 32 * j, unspread(bits<U16x16>(max(number, I16x16{}) | sign)));
+    }
+  }
+}
+
 // The upper and lower halves of the float32 are made in 16-bit lanes and joined at the end.
 template <bool kOrdinary>
-SPYRE_SIMD_INLINE Pair<U32x8> decode(const U16x16& spread_code) {
-  const I16x16 code = bits<I16x16>(spread_code);
-  const I16x16 magnitude = code & int16_t{Dlfloat16::kMagnitude};
-  I16x16 high = (code >> 2) & static_cast<int16_t>(0x9fff);
-  high += (magnitude != 0) & int16_t{Dlfloat16::kRebias >> 16};
-  U16x16 low = spread_code << Dlfloat16::kShift;
+SPYRE_SIMD_INLINE Pair<U32x8> decode(const I16x16& code, const I16x16& magnitude) {
+  const Pair<I16x16> shifted = shift_apart(code);
+  I16x16 low = shifted.first, high = shifted.second & static_cast<int16_t>(0x9fff);
+  high += keep_at_numbers(I16x16{} + int16_t{Dlfloat16::kRebias >> 16}, magnitude);
   if (!kOrdinary) {
     const I16x16 special = magnitude >= int16_t{Dlfloat16::kInfinity};
     const I16x16 nan = magnitude == int16_t{Dlfloat16::kNan};
     // Both special codes have 0x4fff here; 0x7f80 is infinity, 0x7fc0 NaN.
     high += (special & int16_t{0x7f80 - 0x4fff}) + (nan & int16_t{0x40});
-    low &= bits<U16x16>(~special);
+    low &= ~special;
   }
-  return join_spread(low, bits<U16x16>(high));
+  return join_spread(bits<U16x16>(low), bits<U16x16>(high));
 }
 
-void decode_tile(uint32_t* values, const std::byte* from, int64_t lanes) {
-  for (int64_t i = 0; i < lanes; i += kBlock, from += 2 * kBlock) {
-    __builtin_prefetch(from + kAhead);
-    const U16x16 first = spread(load<U16x16>(from)), second = spread(load<U16x16>(from + 32));
-    const I16x16 most = max(bits<I16x16>(first & Dlfloat16::kMagnitude),
-                            bits<I16x16>(second & Dlfloat16::kMagnitude));
-    if (__builtin_expect(all(most < int16_t{Dlfloat16::kInfinity}), 1)) {
-      store(values + i, decode<true>(first));
-      store(values + i + 16, decode<true>(second));
-    } else {
-      store(values + i, decode<false>(first));
-      store(values + i + 16, decode<false>(second));
+// The largest and the smallest magnitude less one; zero counts as small there and as large here.
+struct SeenCodes {
+  I16x16 most = {};
+  U16x16 least = U16x16{} + uint16_t{0xffff};
+};
+template <bool kOrdinary>
+SPYRE_SIMD_INLINE SeenCodes decode_blocks(uint32_t* values, const std::byte* from, int64_t lanes) {
+  SeenCodes seen;
+  for (int64_t i = 0; i < lanes; i += kBlock) {
+    __builtin_prefetch(from + 2 * i + kAhead);
+#pragma GCC unroll 2
+    for (int64_t at = i; at < i + kBlock; at += 16) {
+      const I16x16 code = bits<I16x16>(spread(load<U16x16>(from + 2 * at)));
+      const I16x16 magnitude = code & int16_t{Dlfloat16::kMagnitude};
+      seen.most = max(seen.most, magnitude);
+      seen.least = min(seen.least, bits<U16x16>(magnitude - int16_t{1}));
+      store(values + at, decode<kOrdinary>(code, magnitude));
     }
   }
+  return seen;
+}
+
+Bounds decode_tile(uint32_t* values, const std::byte* from, int64_t lanes) {
+  const SeenCodes seen = decode_blocks<true>(values, from, lanes);
+  const uint16_t largest = most_of(bits<U16x16>(seen.most)), smallest = least_of(seen.least);
+  if (__builtin_expect(largest >= Dlfloat16::kInfinity, 0)) {
+    decode_blocks<false>(values, from, lanes);
+    return {0.0f, __builtin_inff(), true, true};
+  }
+  if (largest == 0) return Bounds::of(0);
+  return {decode_dlfloat16(static_cast<uint16_t>(smallest + 1)), decode_dlfloat16(largest), true,
+          true};
 }
 
 // ----------------------------------------------------------------------------- one instruction
@@ -287,74 +355,149 @@ SPYRE_INT_BINARY(IntGe, (a >= b) & 0x3f800000)
 // ----------------------------------------------------------------------------------------- tiles
 
 // Instructions that are so quick that rounding their results apart would cost as much again.
-template <bool kRound, class Make>
-SPYRE_SIMD_INLINE void make_blocks(uint32_t* out, int64_t first, int64_t end, const Make& make) {
-  if (kRound) return round_blocks(out, first, end, make);
-  for (int64_t i = first; i < end; i += kBlock) store_block(out + i, make(i));
+template <Rounding kRounding, class Make>
+SPYRE_SIMD_INLINE void make_blocks(uint32_t* out, int64_t first, int64_t end, const Make& make,
+                                   Seen<kRounding>& seen) {
+  if constexpr (kRounding == Rounding::CHECKED) {
+    round_blocks(out, first, end, make, seen);
+  } else {
+    for (int64_t i = first; i < end; i += kBlock) {
+      const Block block = make(i);
+      store_block(out + i, kRounding == Rounding::NONE ? block : rounded_in_range(block));
+    }
+  }
 }
-template <class Op, bool kRound>
-void unary(const TileArguments& arguments) {
+template <class Op, Rounding kRounding>
+RoundingResult<kRounding> unary(const TileArguments& arguments) {
+  Seen<kRounding> seen;
   const TileArguments t = arguments;
-  make_blocks<kRound>(t.out, 0, t.lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA {
-    Block block = load_block(t.a + i);
+  make_blocks<kRounding>(
+      t.out, 0, t.lanes,
+      [&](int64_t i) SPYRE_SIMD_LAMBDA {
+        Block block = load_block(t.a + i);
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) block.v[j] = Op::apply(block.v[j]);
-    return block;
-  });
+        for (int j = 0; j < 4; ++j) block.v[j] = Op::apply(block.v[j]);
+        return block;
+      },
+      seen);
+  return seen.bounds();
 }
-template <class Op, bool kRound>
-void binary(const TileArguments& arguments) {
+template <class Op, Rounding kRounding>
+RoundingResult<kRounding> binary(const TileArguments& arguments) {
+  Seen<kRounding> seen;
   const TileArguments t = arguments;
-  make_blocks<kRound>(t.out, 0, t.lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA {
-    Block a = load_block(t.a + i);
-    const Block b = load_block(t.b + i);
+  make_blocks<kRounding>(
+      t.out, 0, t.lanes,
+      [&](int64_t i) SPYRE_SIMD_LAMBDA {
+        Block a = load_block(t.a + i);
+        const Block b = load_block(t.b + i);
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b.v[j]);
-    return a;
-  });
+        for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], b.v[j]);
+        return a;
+      },
+      seen);
+  return seen.bounds();
 }
 // The same second operand in all lanes.
-template <class Op, bool kRound>
-SPYRE_SIMD_INLINE void with_splat(const TileArguments& t, int64_t first, int64_t end, uint32_t b) {
+template <class Op, Rounding kRounding>
+SPYRE_SIMD_INLINE void with_splat(const TileArguments& t, int64_t first, int64_t end, uint32_t b,
+                                  Seen<kRounding>& seen) {
   const F32x8 splat_b = splat(float_of(b));
-  make_blocks<kRound>(t.out, first, end, [&](int64_t i) SPYRE_SIMD_LAMBDA {
-    Block a = load_block(t.a + i);
+  make_blocks<kRounding>(
+      t.out, first, end,
+      [&](int64_t i) SPYRE_SIMD_LAMBDA {
+        Block a = load_block(t.a + i);
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], splat_b);
-    return a;
-  });
+        for (int j = 0; j < 4; ++j) a.v[j] = Op::apply(a.v[j], splat_b);
+        return a;
+      },
+      seen);
 }
 // One value of the second operand for each group of lanes.
-template <class Op, bool kRound>
-void binary_by_group(const TileArguments& arguments) {
+template <class Op, Rounding kRounding>
+RoundingResult<kRounding> binary_by_group(const TileArguments& arguments) {
+  Seen<kRounding> seen;
   const TileArguments t = arguments;
   for (int64_t start = 0; start < t.lanes; start += t.period) {
     const uint32_t* b = t.b;
     for (int64_t at = start; at < start + t.period; at += t.group, b += t.b_step) {
-      with_splat<Op, kRound>(t, at, at + t.group, *b);
+      with_splat<Op, kRounding>(t, at, at + t.group, *b, seen);
     }
   }
+  return seen.bounds();
 }
 // The same lanes of the second operand for each group.
-template <class Op, bool kRound>
-void binary_repeated(const TileArguments& arguments) {
+template <class Op, Rounding kRounding>
+RoundingResult<kRounding> binary_repeated(const TileArguments& arguments) {
+  Seen<kRounding> seen;
   const TileArguments t = arguments;
   for (int64_t start = 0; start < t.lanes; start += t.group) {
     const uint32_t* b = t.b - start;
-    make_blocks<kRound>(t.out, start, start + t.group, [&](int64_t i) SPYRE_SIMD_LAMBDA {
-      Block block = load_block(t.a + i);
-      const Block other = load_block(b + i);
+    make_blocks<kRounding>(
+        t.out, start, start + t.group,
+        [&](int64_t i) SPYRE_SIMD_LAMBDA {
+          Block block = load_block(t.a + i);
+          const Block other = load_block(b + i);
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) block.v[j] = Op::apply(block.v[j], other.v[j]);
-      return block;
-    });
+          for (int j = 0; j < 4; ++j) block.v[j] = Op::apply(block.v[j], other.v[j]);
+          return block;
+        },
+        seen);
   }
+  return seen.bounds();
+}
+// Two instructions in one pass.
+template <class First, class Second, Rounding kRounding>
+RoundingResult<kRounding> pair_by_group(const TileArguments& arguments) {
+  Seen<kRounding> seen;
+  const TileArguments t = arguments;
+  for (int64_t start = 0; start < t.lanes; start += t.period) {
+    const uint32_t *b = t.b, *c = t.c;
+    for (int64_t at = start; at < start + t.period; at += t.group, b += t.b_step, c += t.b_step) {
+      const F32x8 first = splat(float_of(*b)), second = splat(float_of(*c));
+      make_blocks<kRounding>(
+          t.out, at, at + t.group,
+          [&](int64_t i) SPYRE_SIMD_LAMBDA {
+            Block block = load_block(t.a + i);
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; ++j) {
+              block.v[j] = Second::apply(First::apply(block.v[j], first), second);
+            }
+            return block;
+          },
+          seen);
+    }
+  }
+  return seen.bounds();
+}
+template <class First, class Second, Rounding kRounding>
+RoundingResult<kRounding> pair_repeated(const TileArguments& arguments) {
+  Seen<kRounding> seen;
+  const TileArguments t = arguments;
+  for (int64_t start = 0; start < t.lanes; start += t.group) {
+    const uint32_t *b = t.b - start, *c = t.c - start;
+    make_blocks<kRounding>(
+        t.out, start, start + t.group,
+        [&](int64_t i) SPYRE_SIMD_LAMBDA {
+          Block block = load_block(t.a + i);
+          const Block first = load_block(b + i), second = load_block(c + i);
+#pragma GCC unroll 4
+          for (int j = 0; j < 4; ++j) {
+            block.v[j] = Second::apply(First::apply(block.v[j], first.v[j]), second.v[j]);
+          }
+          return block;
+        },
+        seen);
+  }
+  return seen.bounds();
 }
 // The second operand is immediate 0.
-template <class Op, bool kRound>
-void with_constant(const TileArguments& arguments) {
+template <class Op, Rounding kRounding>
+RoundingResult<kRounding> with_constant(const TileArguments& arguments) {
+  Seen<kRounding> seen;
   const TileArguments t = arguments;
-  with_splat<Op, kRound>(t, 0, t.lanes, t.imm0);
+  with_splat<Op, kRounding>(t, 0, t.lanes, t.imm0, seen);
+  return seen.bounds();
 }
 
 // Instructions that take long.
@@ -393,17 +536,22 @@ void where(const TileArguments& arguments) {
   }
 }
 
-template <bool kRound>
-void clip(const TileArguments& arguments) {
+template <Rounding kRounding>
+RoundingResult<kRounding> clip(const TileArguments& arguments) {
+  Seen<kRounding> seen;
   const TileArguments t = arguments;
   const F32x8 low = splat(float_of(t.imm0)), high = splat(float_of(t.imm1));
-  make_blocks<kRound>(t.out, 0, t.lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA {
-    Block block = load_block(t.a + i);
+  make_blocks<kRounding>(
+      t.out, 0, t.lanes,
+      [&](int64_t i) SPYRE_SIMD_LAMBDA {
+        Block block = load_block(t.a + i);
     // The value is the second operand: NaN stays.
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) block.v[j] = min(high, max(low, block.v[j]));
-    return block;
-  });
+        for (int j = 0; j < 4; ++j) block.v[j] = min(high, max(low, block.v[j]));
+        return block;
+      },
+      seen);
+  return seen.bounds();
 }
 
 void softplus(const TileArguments& arguments) {
@@ -443,8 +591,11 @@ void narrow_order(const TileArguments& t) {
   }
 }
 
-void round_tile(uint32_t* out, const uint32_t* in, int64_t lanes) {
-  round_blocks(out, 0, lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA { return load_block(in + i); });
+Bounds round_tile(uint32_t* out, const uint32_t* in, int64_t lanes) {
+  Seen<Rounding::CHECKED> seen;
+  round_blocks(
+      out, 0, lanes, [&](int64_t i) SPYRE_SIMD_LAMBDA { return load_block(in + i); }, seen);
+  return seen.bounds();
 }
 
 // ------------------------------------------------------------------------------------ reductions
@@ -560,106 +711,118 @@ void fold_moments(double* totals, int group, int64_t lanes) {
 
 // ----------------------------------------------------------------------------------------- table
 
-template <bool kRound>
-constexpr void add_float_kernels(TileKernel* kernels) {
-  kernels[ABS] = unary<Abs, kRound>;
-  kernels[NEG] = unary<Neg, kRound>;
-  kernels[SQRT] = unary<Sqrt, kRound>;
-  kernels[RECIPROCAL] = unary<Reciprocal, kRound>;
-  kernels[RELU] = unary<Relu, kRound>;
-  kernels[SHORT_EXP] = unary<ShortExp, kRound>;
-  kernels[SHORT_SIGMOID] = unary<ShortSigmoid, kRound>;
-  kernels[SHORT_TANH] = unary<ShortTanh, kRound>;
-  kernels[SHORT_SILU] = unary<ShortSilu, kRound>;
-  kernels[SHORT_GELU_ERF] = unary<ShortGeluErf, kRound>;
-  kernels[SHORT_GELU_TANH] = unary<ShortGeluTanh, kRound>;
-  kernels[ADD] = binary<Add, kRound>;
-  kernels[SUB] = binary<Sub, kRound>;
-  kernels[MUL] = binary<Mul, kRound>;
-  kernels[DIV] = binary<Div, kRound>;
-  kernels[MAXIMUM] = binary<Maximum, kRound>;
-  kernels[MINIMUM] = binary<Minimum, kRound>;
-  kernels[CLIP] = clip<kRound>;
-  kernels[ADD_CONSTANT] = with_constant<Add, kRound>;
-  kernels[MUL_CONSTANT] = with_constant<Mul, kRound>;
+template <template <Rounding> class Kernel>
+constexpr Kernels kernels() {
+  return {Kernel<Rounding::NONE>::run, Kernel<Rounding::CHECKED>::run,
+          Kernel<Rounding::IN_RANGE>::run};
 }
 
-template <template <class, bool> class Kernel, bool kRound>
-constexpr void add_quick_kernels(TileKernel* kernels) {
-  kernels[ADD] = Kernel<Add, kRound>::run;
-  kernels[SUB] = Kernel<Sub, kRound>::run;
-  kernels[MUL] = Kernel<Mul, kRound>::run;
-  kernels[DIV] = Kernel<Div, kRound>::run;
-  kernels[MAXIMUM] = Kernel<Maximum, kRound>::run;
-  kernels[MINIMUM] = Kernel<Minimum, kRound>::run;
+// One loop over tiles with any of its operations, as an argument of kernels().
+#define SPYRE_LOOP(Name, function)                                              \
+  template <class... Ops>                                                       \
+  struct Name {                                                                 \
+    template <Rounding kRounding>                                               \
+    struct With {                                                               \
+      static constexpr RoundingResult<kRounding> (*run)(const TileArguments&) = \
+          function<Ops..., kRounding>;                                          \
+    };                                                                          \
+    static constexpr Kernels all() { return kernels<With>(); }                  \
+  };
+SPYRE_LOOP(Unary, unary)
+SPYRE_LOOP(Binary, binary)
+SPYRE_LOOP(ByGroup, binary_by_group)
+SPYRE_LOOP(Repeated, binary_repeated)
+SPYRE_LOOP(WithConstant, with_constant)
+SPYRE_LOOP(PairByGroup, pair_by_group)
+SPYRE_LOOP(PairRepeated, pair_repeated)
+SPYRE_LOOP(Clip, clip)
+#undef SPYRE_LOOP
+
+// Binary operations that are quick.
+template <template <class...> class Loop>
+constexpr void add_quick_kernels(Kernels* table) {
+  table[ADD] = Loop<Add>::all();
+  table[SUB] = Loop<Sub>::all();
+  table[MUL] = Loop<Mul>::all();
+  table[DIV] = Loop<Div>::all();
+  table[MAXIMUM] = Loop<Maximum>::all();
+  table[MINIMUM] = Loop<Minimum>::all();
 }
-template <class Op, bool kRound>
-struct ByGroup {
-  static constexpr TileKernel run = binary_by_group<Op, kRound>;
-};
-template <class Op, bool kRound>
-struct Repeated {
-  static constexpr TileKernel run = binary_repeated<Op, kRound>;
-};
 
 constexpr TileTable make_table() {
   TileTable table = {};
-  add_float_kernels<false>(table.plain);
-  add_float_kernels<true>(table.rounded);
-  table.rounded[SHORT_EXP] = unary<ShortExpOrZero, true>;
-  add_quick_kernels<ByGroup, false>(table.by_group);
-  add_quick_kernels<ByGroup, true>(table.rounded_by_group);
-  add_quick_kernels<Repeated, false>(table.repeated);
-  add_quick_kernels<Repeated, true>(table.rounded_repeated);
-  table.plain[EXP] = long_unary<Exp>;
-  table.plain[LOG] = long_unary<Log>;
-  table.plain[RSQRT] = long_unary<Rsqrt>;
-  table.plain[SIGMOID] = long_unary<Sigmoid>;
-  table.plain[TANH] = long_unary<Tanh>;
-  table.plain[SILU] = long_unary<Silu>;
-  table.plain[GELU_ERF] = long_unary<GeluErf>;
-  table.plain[GELU_TANH] = long_unary<GeluTanh>;
-  table.plain[FLOOR] = unary<Floor, false>;
-  table.plain[CEIL] = unary<Ceil, false>;
-  table.plain[TRUNC] = unary<Trunc, false>;
-  table.plain[ROUND_EVEN] = unary<RoundEven, false>;
-  table.plain[SIN] = long_unary<Sin>;
-  table.plain[COS] = long_unary<Cos>;
-  table.plain[ERF] = long_unary<Erf>;
-  table.plain[LOG1P] = long_unary<Log1p>;
-  table.plain[EXPM1] = long_unary<Expm1>;
-  table.plain[ISNAN] = unary<IsNan, false>;
-  table.plain[COPY] = unary<Copy, false>;
-  table.plain[EQ] = binary<Eq, false>;
-  table.plain[NE] = binary<Ne, false>;
-  table.plain[LT] = binary<Lt, false>;
-  table.plain[LE] = binary<Le, false>;
-  table.plain[GT] = binary<Gt, false>;
-  table.plain[GE] = binary<Ge, false>;
-  table.plain[POW] = long_binary<Pow>;
-  table.plain[WHERE] = where;
-  table.plain[SOFTPLUS] = softplus;
-  table.plain[CONSTANT] = constant;
-  table.plain[WIDEN] = widen;
-  table.plain[NARROW] = narrow_order;
-  table.plain[INT_TO_FLOAT] = int_unary<IntToFloat>;
-  table.plain[FLOAT_TO_INT] = int_unary<FloatToInt>;
-  table.plain[CONSTANT_BITS] = constant;
-  table.plain[INT_ABS] = int_unary<IntAbs>;
-  table.plain[INT_NEG] = int_unary<IntNeg>;
-  table.plain[INT_ADD] = int_binary<IntAdd>;
-  table.plain[INT_SUB] = int_binary<IntSub>;
-  table.plain[INT_MUL] = int_binary<IntMul>;
-  table.plain[INT_MAX_OF] = int_binary<IntMax>;
-  table.plain[INT_MIN_OF] = int_binary<IntMin>;
-  table.plain[INT_EQ] = int_binary<IntEq>;
-  table.plain[INT_NE] = int_binary<IntNe>;
-  table.plain[INT_LT] = int_binary<IntLt>;
-  table.plain[INT_LE] = int_binary<IntLe>;
-  table.plain[INT_GT] = int_binary<IntGt>;
-  table.plain[INT_GE] = int_binary<IntGe>;
+  table.registers[ABS] = Unary<Abs>::all();
+  table.registers[NEG] = Unary<Neg>::all();
+  table.registers[SQRT] = Unary<Sqrt>::all();
+  table.registers[RECIPROCAL] = Unary<Reciprocal>::all();
+  table.registers[RELU] = Unary<Relu>::all();
+  table.registers[SHORT_EXP] = Unary<ShortExp>::all();
+  table.registers[SHORT_SIGMOID] = Unary<ShortSigmoid>::all();
+  table.registers[SHORT_TANH] = Unary<ShortTanh>::all();
+  table.registers[SHORT_SILU] = Unary<ShortSilu>::all();
+  table.registers[SHORT_GELU_ERF] = Unary<ShortGeluErf>::all();
+  table.registers[SHORT_GELU_TANH] = Unary<ShortGeluTanh>::all();
+  table.registers[SHORT_EXP].rounded = unary<ShortExpOrZero, Rounding::CHECKED>;
+  table.registers[CLIP] = Clip<>::all();
+  table.registers[ADD_CONSTANT] = WithConstant<Add>::all();
+  table.registers[MUL_CONSTANT] = WithConstant<Mul>::all();
+  add_quick_kernels<Binary>(table.registers);
+  add_quick_kernels<ByGroup>(table.by_group);
+  add_quick_kernels<Repeated>(table.repeated);
+  table.pair_by_group[SUB_MUL] = PairByGroup<Sub, Mul>::all();
+  table.pair_by_group[MUL_ADD] = PairByGroup<Mul, Add>::all();
+  table.pair_repeated[SUB_MUL] = PairRepeated<Sub, Mul>::all();
+  table.pair_repeated[MUL_ADD] = PairRepeated<Mul, Add>::all();
+  table.registers[EXP].plain = long_unary<Exp>;
+  table.registers[LOG].plain = long_unary<Log>;
+  table.registers[RSQRT].plain = long_unary<Rsqrt>;
+  table.registers[SIGMOID].plain = long_unary<Sigmoid>;
+  table.registers[TANH].plain = long_unary<Tanh>;
+  table.registers[SILU].plain = long_unary<Silu>;
+  table.registers[GELU_ERF].plain = long_unary<GeluErf>;
+  table.registers[GELU_TANH].plain = long_unary<GeluTanh>;
+  table.registers[FLOOR].plain = unary<Floor, Rounding::NONE>;
+  table.registers[CEIL].plain = unary<Ceil, Rounding::NONE>;
+  table.registers[TRUNC].plain = unary<Trunc, Rounding::NONE>;
+  table.registers[ROUND_EVEN].plain = unary<RoundEven, Rounding::NONE>;
+  table.registers[SIN].plain = long_unary<Sin>;
+  table.registers[COS].plain = long_unary<Cos>;
+  table.registers[ERF].plain = long_unary<Erf>;
+  table.registers[LOG1P].plain = long_unary<Log1p>;
+  table.registers[EXPM1].plain = long_unary<Expm1>;
+  table.registers[ISNAN].plain = unary<IsNan, Rounding::NONE>;
+  table.registers[COPY].plain = unary<Copy, Rounding::NONE>;
+  table.registers[EQ].plain = binary<Eq, Rounding::NONE>;
+  table.registers[NE].plain = binary<Ne, Rounding::NONE>;
+  table.registers[LT].plain = binary<Lt, Rounding::NONE>;
+  table.registers[LE].plain = binary<Le, Rounding::NONE>;
+  table.registers[GT].plain = binary<Gt, Rounding::NONE>;
+  table.registers[GE].plain = binary<Ge, Rounding::NONE>;
+  table.registers[POW].plain = long_binary<Pow>;
+  table.registers[WHERE].plain = where;
+  table.registers[SOFTPLUS].plain = softplus;
+  table.registers[CONSTANT].plain = constant;
+  table.registers[WIDEN].plain = widen;
+  table.registers[NARROW].plain = narrow_order;
+  table.registers[INT_TO_FLOAT].plain = int_unary<IntToFloat>;
+  table.registers[FLOAT_TO_INT].plain = int_unary<FloatToInt>;
+  table.registers[CONSTANT_BITS].plain = constant;
+  table.registers[INT_ABS].plain = int_unary<IntAbs>;
+  table.registers[INT_NEG].plain = int_unary<IntNeg>;
+  table.registers[INT_ADD].plain = int_binary<IntAdd>;
+  table.registers[INT_SUB].plain = int_binary<IntSub>;
+  table.registers[INT_MUL].plain = int_binary<IntMul>;
+  table.registers[INT_MAX_OF].plain = int_binary<IntMax>;
+  table.registers[INT_MIN_OF].plain = int_binary<IntMin>;
+  table.registers[INT_EQ].plain = int_binary<IntEq>;
+  table.registers[INT_NE].plain = int_binary<IntNe>;
+  table.registers[INT_LT].plain = int_binary<IntLt>;
+  table.registers[INT_LE].plain = int_binary<IntLe>;
+  table.registers[INT_GT].plain = int_binary<IntGt>;
+  table.registers[INT_GE].plain = int_binary<IntGe>;
   table.round_dlfloat16 = round_tile;
   table.encode_dlfloat16 = encode_tile;
+  table.encode_in_range = encode_in_range;
   table.decode_dlfloat16 = decode_tile;
   // In the order of ReduceOp.
   table.fold[0] = fold<Add>;

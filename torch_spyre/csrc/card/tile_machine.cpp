@@ -2,14 +2,16 @@
 
 #include <algorithm>
 
+#include "bounds_of.h"
+
 namespace spyre::card {
 namespace {
 
 // ---- Loads and stores ----------------------------------------------------------------
 
-// Whole lanes of a format from contiguous memory.
-void load_lanes(const Machine& machine, DataFormat format, const std::byte* from, uint32_t* out,
-                int64_t lanes) {
+// Whole lanes of a format from contiguous memory, and what is known of them.
+Bounds load_lanes(const Machine& machine, DataFormat format, const std::byte* from, uint32_t* out,
+                  int64_t lanes) {
   auto* to = reinterpret_cast<std::byte*>(out);
   const auto rows = [&](const ConvertRows* table, Conversion conversion) {
     table[static_cast<int>(conversion)](to, 0, from, 0, 1, lanes, Stores::CACHED);
@@ -21,22 +23,25 @@ void load_lanes(const Machine& machine, DataFormat format, const std::byte* from
       }
       [[fallthrough]];
     case DataFormat::IEEE_FP16:
-      return rows(machine.convert.from_card, Conversion::F32_HALF);
+      rows(machine.convert.from_card, Conversion::F32_HALF);
+      break;
     case DataFormat::BFLOAT16:
-      return rows(machine.convert.to_card, Conversion::BF16_F32);
+      rows(machine.convert.to_card, Conversion::BF16_F32);
+      break;
     case DataFormat::SEN143_FP8:
     case DataFormat::SENINT8:
       for (int64_t i = 0; i < lanes; i++) {
         out[i] = load_element(format, machine.context.numerics, from + i);
       }
-      return;
+      break;
     default:
       std::memcpy(out, from, lanes * 4);
   }
+  return {};
 }
 
 void store_lanes(const Machine& machine, DataFormat format, const uint32_t* in, std::byte* to,
-                 int64_t lanes) {
+                 int64_t lanes, const Bounds& bounds) {
   const auto* from = reinterpret_cast<const std::byte*>(in);
   const auto rows = [&](const ConvertRows* table, Conversion conversion) {
     table[static_cast<int>(conversion)](to, 0, from, 0, 1, lanes, Stores::CACHED);
@@ -44,7 +49,9 @@ void store_lanes(const Machine& machine, DataFormat format, const uint32_t* in, 
   switch (format) {
     case DataFormat::SEN169_FP16:
       if (machine.context.numerics == Numerics::DLFLOAT16) {
-        return machine.table.encode_dlfloat16(to, in, lanes);
+        const auto encode = bounds.keeps_in_range() ? machine.table.encode_in_range
+                                                    : machine.table.encode_dlfloat16;
+        return encode(to, in, lanes);
       }
       [[fallthrough]];
     case DataFormat::IEEE_FP16:
@@ -96,7 +103,8 @@ int64_t left_at(const Place& place, int64_t group) {
   return place.left == kAllSticks ? kAllSticks : place.left - group * place.left_step;
 }
 
-void load_part(const Machine& machine, int number, const Place& place, uint32_t* out) {
+// The lanes of a part, and what is known of them.
+Bounds load_part(const Machine& machine, int number, const Place& place, uint32_t* out) {
   const TileOperand& operand = machine.step.operands[number];
   const GroupShape& shape = machine.step.shapes[number];
   const int lanes = machine.step.lanes;
@@ -105,17 +113,19 @@ void load_part(const Machine& machine, int number, const Place& place, uint32_t*
       load_group(operand, place.at + i * place.stride, left_at(place, i), lanes,
                  machine.context.numerics, out + i * lanes);
     }
-    return;
+    return {};
   }
+  Bounds bounds = Bounds::none();
   if (operand.form != OperandForm::VECTOR) {
     const int64_t groups = place.stride == 0 ? place.count : 1;  // with the same value
     for (int64_t i = 0; i < place.count; i += groups) {
       const uint32_t value =
           load_splat(operand, place.at + i * place.stride, machine.context.numerics);
-      machine.table.plain[CONSTANT_BITS](
+      machine.table.registers[CONSTANT_BITS].plain(
           {out + i * lanes, nullptr, nullptr, nullptr, value, 0, groups * lanes});
+      bounds.include(Bounds::of(value));
     }
-    return;
+    return bounds;
   }
   if (shape.whole && (place.stride == shape.sticks * kStickBytes || place.count == 1)) {
     return load_lanes(machine, operand.format, place.at, out, place.count * lanes);
@@ -127,18 +137,19 @@ void load_part(const Machine& machine, int number, const Place& place, uint32_t*
     }
     const std::byte* at = place.at + i * place.stride;
     if (shape.whole) {
-      load_lanes(machine, operand.format, at, out, lanes);
+      bounds.include(load_lanes(machine, operand.format, at, out, lanes));
       continue;
     }
     for (int s = 0; s < shape.sticks; s++) {
-      load_lanes(machine, operand.format, at + s * operand.sub_stride, out + s * shape.per_stick,
-                 shape.per_stick);
+      bounds.include(load_lanes(machine, operand.format, at + s * operand.sub_stride,
+                                out + s * shape.per_stick, shape.per_stick));
     }
   }
+  return bounds;
 }
 
 void store_part(const Machine& machine, int number, const Place& place, const uint32_t* in,
-                const uint32_t* second) {
+                const uint32_t* second, const Bounds& bounds) {
   const TileOperand& operand = machine.step.operands[number];
   const GroupShape& shape = machine.step.shapes[number];
   const int lanes = machine.step.lanes;
@@ -151,98 +162,147 @@ void store_part(const Machine& machine, int number, const Place& place, const ui
     return;
   }
   if (shape.whole && (place.stride == shape.sticks * kStickBytes || place.count == 1)) {
-    return store_lanes(machine, operand.format, in, place.at, place.count * lanes);
+    return store_lanes(machine, operand.format, in, place.at, place.count * lanes, bounds);
   }
   for (int64_t i = 0; i < place.count; i++, in += lanes) {
     std::byte* at = place.at + i * place.stride;
     if (shape.whole) {
-      store_lanes(machine, operand.format, in, at, lanes);
+      store_lanes(machine, operand.format, in, at, lanes, bounds);
       continue;
     }
     for (int s = 0; s < shape.sticks; s++) {
       store_lanes(machine, operand.format, in + s * shape.per_stick, at + s * operand.sub_stride,
-                  shape.per_stick);
+                  shape.per_stick, bounds);
     }
   }
 }
 
 // ---- Instructions --------------------------------------------------------------------
 
-void round_to(const Machine& machine, DataFormat format, uint32_t* out, const uint32_t* in,
-              int64_t lanes) {
+// What is known of the result.
+Bounds round_to(const Machine& machine, DataFormat format, uint32_t* out, const uint32_t* in,
+                int64_t lanes) {
   if (format == DataFormat::SEN169_FP16 && machine.context.numerics == Numerics::DLFLOAT16) {
     return machine.table.round_dlfloat16(out, in, lanes);
   }
   alignas(64) std::byte stored[kTileLanes * 4];
-  store_lanes(machine, format, in, stored, lanes);
-  load_lanes(machine, format, stored, out, lanes);
+  store_lanes(machine, format, in, stored, lanes, {});
+  return load_lanes(machine, format, stored, out, lanes);
 }
 
-// The kernel of an instruction; one that rounds, if the instruction does and there is one.
-struct Kernels {
-  const TileKernel* plain;
-  const TileKernel* rounded;
-};
-void run_kernel(const Machine& machine, const TileInstruction& in, const Kernels& kernels,
-                const TileArguments& arguments) {
-  if (in.then_round && machine.context.numerics == Numerics::DLFLOAT16 &&
-      kernels.rounded[in.opcode] != nullptr) {
-    return kernels.rounded[in.opcode](arguments);
-  }
-  kernels.plain[in.opcode](arguments);
-  if (in.then_round) {
-    round_to(machine, DataFormat::SEN169_FP16, arguments.out, arguments.out, arguments.lanes);
-  }
+// Bounds of the result of an instruction, given those of its inputs.
+[[gnu::always_inline]] inline Bounds exact_bounds(const TileInstruction& in, const Bounds& a,
+                                                  const Bounds& b, const Bounds& c) {
+  const Bounds first = bounds_of(in.opcode, a, b);
+  return in.is_pair() ? bounds_of(in.then_opcode, first, c) : first;
 }
 
-// With an operand as second input. Where its groups are one and the same, one is loaded.
-void compute_with_operand(const TileView& tile, const TileInstruction& in, Workspace& space,
-                          TileArguments arguments) {
+// `exact` is what is known of the result before it is rounded; given back is what is known then.
+[[gnu::always_inline]] inline Bounds run_kernel(const Machine& machine, const TileInstruction& in,
+                                                const Kernels& kernels,
+                                                const TileArguments& arguments,
+                                                const Bounds& exact) {
+  if (!in.then_round) {
+    kernels.plain(arguments);
+    return exact;
+  }
+  if (machine.context.numerics == Numerics::DLFLOAT16 && kernels.rounded != nullptr) {
+    if (!exact.keeps_in_range()) return kernels.rounded(arguments);
+    (exact.coarse ? kernels.plain : kernels.in_range)(arguments);
+    return exact.coarse ? exact : exact.rounded();
+  }
+  kernels.plain(arguments);
+  return round_to(machine, DataFormat::SEN169_FP16, arguments.out, arguments.out, arguments.lanes);
+}
+
+const Kernels& group_kernels(const TileTable& table, const TileInstruction& in) {
+  return in.is_pair() ? table.pair_by_group[pair_of(in.opcode, in.then_opcode)]
+                      : table.by_group[in.opcode];
+}
+const Kernels& repeated_kernels(const TileTable& table, const TileInstruction& in) {
+  return in.is_pair() ? table.pair_repeated[pair_of(in.opcode, in.then_opcode)]
+                      : table.repeated[in.opcode];
+}
+
+// With operands as second inputs, on one part of a tile; out and a are at its begin. Where the
+// groups of an operand are one and the same, one is loaded.
+Bounds compute_part(const TileView& tile, const Part& part, const TileInstruction& in,
+                    Workspace& space, TileArguments arguments, const Bounds& a) {
   const Machine& machine = tile.machine;
-  const TileTable& table = machine.table;
+  Place b = place_of(tile, part, in.b);
+  const bool repeats = b.stride == 0 && b.left_step == 0;
   arguments.b = space.second;
   arguments.group = machine.step.lanes;
-  for (const Part& part : tile.parts) {
-    Place place = place_of(tile, part, in.b);
-    arguments.lanes = place.count * machine.step.lanes;
-    const bool repeats = place.stride == 0 && place.left_step == 0;
-    if (repeats) place.count = 1;
-    load_part(machine, in.b, place, space.second);
-    run_kernel(machine, in,
-               repeats ? Kernels{table.repeated, table.rounded_repeated}
-                       : Kernels{table.plain, table.rounded},
-               arguments);
-    arguments.out += arguments.lanes;
-    arguments.a += arguments.lanes;
+  Bounds c_bounds;
+  if (in.is_pair()) {
+    Place c = place_of(tile, part, in.c);
+    if (!repeats || c.stride != 0 || c.left_step != 0) {
+      TileInstruction first = in, second = in;
+      first.then_opcode = second.then_opcode = TileInstruction::kNoOpcode;
+      first.then_round = false;
+      second.opcode = in.then_opcode;
+      second.b = in.c;
+      const Bounds between = compute_part(tile, part, first, space, arguments, a);
+      arguments.a = arguments.out;
+      return compute_part(tile, part, second, space, arguments, between);
+    }
+    c.count = 1;
+    c_bounds = load_part(machine, in.c, c, space.third);
+    arguments.c = space.third;
   }
+  if (repeats) b.count = 1;
+  const Bounds b_bounds = load_part(machine, in.b, b, space.second);
+  return run_kernel(
+      machine, in,
+      repeats ? repeated_kernels(machine.table, in) : machine.table.registers[in.opcode], arguments,
+      exact_bounds(in, a, b_bounds, c_bounds));
 }
 
-void compute(const TileView& tile, const TileInstruction& in, Workspace& space, int64_t lanes) {
+[[gnu::always_inline]] inline Bounds compute(const TileView& tile, const TileInstruction& in,
+                                             Workspace& space, int64_t lanes) {
   const Machine& machine = tile.machine;
-  const TileTable& table = machine.table;
   const auto reg = [&](int number) { return number < 0 ? nullptr : space.registers[number]; };
+  const auto known = [&](int number) { return number < 0 ? Bounds{} : space.bounds[number]; };
   TileArguments arguments{
-      space.registers[in.destination], reg(in.a), nullptr, reg(in.c), in.imm0, in.imm1, lanes};
+      space.registers[in.destination], reg(in.a), nullptr, nullptr, in.imm0, in.imm1, lanes};
   switch (in.b_is) {
-    case SecondInput::REGISTER:
+    case SecondInput::REGISTER: {
       arguments.b = reg(in.b);
-      return run_kernel(machine, in, {table.plain, table.rounded}, arguments);
+      arguments.c = reg(in.c);
+      const bool immediate = in.opcode == ADD_CONSTANT || in.opcode == MUL_CONSTANT;
+      const Bounds b = immediate ? Bounds::of(in.imm0) : known(in.b);
+      return run_kernel(machine, in, machine.table.registers[in.opcode], arguments,
+                        bounds_of(in.opcode, known(in.a), b));
+    }
     case SecondInput::RESULT:
       arguments.b = space.results[in.b];
+      if (in.is_pair()) arguments.c = space.results[in.c];
       arguments.group = machine.step.lanes;
       arguments.period = tile.kept_lanes;
       arguments.b_step = machine.step.result_lanes();
-      return run_kernel(machine, in, {table.by_group, table.rounded_by_group}, arguments);
+      return run_kernel(machine, in, group_kernels(machine.table, in), arguments,
+                        exact_bounds(in, known(in.a), space.result_bounds[in.b],
+                                     in.is_pair() ? space.result_bounds[in.c] : Bounds{}));
     case SecondInput::STILL_OPERAND: {
       const uint32_t value = load_splat(machine.step.operands[in.b], machine.base(tile.core, in.b),
                                         machine.context.numerics);
       arguments.b = &value;
       arguments.group = arguments.period = lanes;
-      return run_kernel(machine, in, {table.by_group, table.rounded_by_group}, arguments);
+      return run_kernel(machine, in, group_kernels(machine.table, in), arguments,
+                        bounds_of(in.opcode, known(in.a), Bounds::of(value)));
     }
     case SecondInput::OPERAND:
-      return compute_with_operand(tile, in, space, arguments);
+      break;
   }
+  const Bounds a = known(in.a);  // of which the result may take the place
+  Bounds all = Bounds::none();
+  for (const Part& part : tile.parts) {
+    arguments.lanes = part.run->count * machine.step.lanes;
+    all.include(compute_part(tile, part, in, space, arguments, a));
+    arguments.out += arguments.lanes;
+    arguments.a += arguments.lanes;
+  }
+  return all;
 }
 
 // Results of the kept points at all their points. Where lanes are reduced the first one of a group
@@ -256,7 +316,7 @@ void spread(const TileView& tile, const uint32_t* results, uint32_t* out) {
     }
     const uint32_t* result = results;
     for (int64_t at = 0; at < tile.kept_lanes; at += lanes) {
-      tile.machine.table.plain[CONSTANT_BITS](
+      tile.machine.table.registers[CONSTANT_BITS].plain(
           {out + start + at, nullptr, nullptr, nullptr, *result, 0, lanes});
       result += tile.machine.step.result_lanes();
     }
@@ -272,30 +332,34 @@ void run_instructions(const std::vector<TileInstruction>& instructions, const Ti
     switch (in.opcode) {
       case LOAD: {
         uint32_t* out = space.registers[in.destination];
+        Bounds all = Bounds::none();
         for (const Part& part : tile.parts) {
-          load_part(machine, in.a, place_of(tile, part, in.a), out);
+          all.include(load_part(machine, in.a, place_of(tile, part, in.a), out));
           out += part.run->count * machine.step.lanes;
         }
+        space.bounds[in.destination] = all;
         break;
       }
       case STORE: {
         int64_t at = 0;
         for (const Part& part : tile.parts) {
           store_part(machine, in.destination, place_of(tile, part, in.destination),
-                     space.registers[in.a] + at, in.b < 0 ? nullptr : space.registers[in.b] + at);
+                     space.registers[in.a] + at, in.b < 0 ? nullptr : space.registers[in.b] + at,
+                     space.bounds[in.a]);
           at += part.run->count * machine.step.lanes;
         }
         break;
       }
       case ROUND:
-        round_to(machine, in.format, space.registers[in.destination], space.registers[in.a],
-                 tile.lanes);
+        space.bounds[in.destination] = round_to(machine, in.format, space.registers[in.destination],
+                                                space.registers[in.a], tile.lanes);
         break;
       case SPREAD:
         spread(tile, space.results[in.a], space.registers[in.destination]);
+        space.bounds[in.destination] = space.result_bounds[in.a];
         break;
       default:
-        compute(tile, in, space, tile.lanes);
+        space.bounds[in.destination] = compute(tile, in, space, tile.lanes);
     }
   }
 }
@@ -331,6 +395,7 @@ void run_compact(const std::vector<TileInstruction>& instructions, const TileVie
         }
         std::fill_n(out + lane, kCompactLanes, value);
       });
+      space.bounds[in.destination] = {};
     } else if (in.opcode == STORE) {
       const TileOperand& operand = machine.step.operands[in.destination];
       for_each_row(in.destination, [&](int64_t lane, const Place& place, int64_t i) {
@@ -341,9 +406,10 @@ void run_compact(const std::vector<TileInstruction>& instructions, const TileVie
                     in.b < 0 ? nullptr : second);
       });
     } else if (in.opcode == ROUND) {
-      round_to(machine, in.format, space.registers[in.destination], space.registers[in.a], lanes);
+      space.bounds[in.destination] = round_to(machine, in.format, space.registers[in.destination],
+                                              space.registers[in.a], lanes);
     } else {
-      compute(tile, in, space, lanes);
+      space.bounds[in.destination] = compute(tile, in, space, lanes);
     }
   }
 }

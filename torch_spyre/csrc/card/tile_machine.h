@@ -117,17 +117,23 @@ struct alignas(64) Workspace {
   Workspace() { use_lanes(); }
   void use_lanes() {
     for (int r = 0; r < kTileRegisters; r++) registers[r] = lanes[r];
+    bounds = lane_bounds;
   }
   void use_results() {
     for (int r = 0; r < kTileRegisters; r++) registers[r] = results[r];
+    bounds = result_bounds;
   }
 
-  uint32_t* registers[kTileRegisters];                            // those that instructions work on
+  // Those that instructions work on, and what is known of them.
+  uint32_t* registers[kTileRegisters];
+  Bounds* bounds;
   alignas(64) uint32_t lanes[kTileRegisters][kTileLanes + 32];    // of bodies
   alignas(64) uint32_t results[kTileRegisters][kTileLanes + 32];  // of epilogues
   alignas(64) uint32_t second[kTileLanes];  // of the second input, where it is an operand
-  Run runs[kMaxGroups];                     // of the kept points of a tile
-  Run points[kMaxGroups];                   // reduced points of a tile
+  alignas(64) uint32_t third[kMaxLanes];    // of that of the second instruction of a pair
+  Bounds lane_bounds[kTileRegisters], result_bounds[kTileRegisters];
+  Run runs[kMaxGroups];    // of the kept points of a tile
+  Run points[kMaxGroups];  // reduced points of a tile
 };
 
 void run_instructions(const std::vector<TileInstruction>& instructions, const TileView& tile,

@@ -243,7 +243,7 @@ class SpreadFolder {
       const TileInstruction& in = body[end];
       if (in.c == reg || reads_first(in, reg)) return false;
       if (reads_second(in, reg)) {
-        if (table_.by_group[in.opcode] == nullptr) return false;
+        if (table_.by_group[in.opcode].plain == nullptr) return false;
         // What is loaded late must not have been overwritten, and many lanes are loaded once.
         if (kind != SecondInput::RESULT && stored) return false;
         if (kind == SecondInput::OPERAND && ++reads > 1) return false;
@@ -285,6 +285,50 @@ class SpreadFolder {
   TilePhase& phase_;
   const TileTable& table_ = tile_table(Simd::PORTABLE);
 };
+
+// Two instructions on the same register that one pass can do.
+void join_pairs(std::vector<TileInstruction>& body) {
+  for (size_t at = 0; at + 1 < body.size(); at++) {
+    TileInstruction& first = body[at];
+    const TileInstruction& second = body[at + 1];
+    const bool both = first.b_is == second.b_is &&
+                      (first.b_is == SecondInput::RESULT || first.b_is == SecondInput::OPERAND);
+    const bool in_place = second.a == first.destination && second.destination == first.destination;
+    if (!both || !in_place || first.then_round || first.is_pair() ||
+        pair_of(first.opcode, second.opcode) == kNoPair) {
+      continue;
+    }
+    first.then_opcode = second.opcode;
+    first.c = second.b;
+    first.then_round = second.then_round;
+    body.erase(body.begin() + static_cast<int64_t>(at) + 1);
+  }
+}
+
+// Which results of a phase are read by later ones, one value for a group of lanes.
+void note_spread(TileStep& step) {
+  for (size_t i = 0; i + 1 < step.phases.size(); i++) {
+    TilePhase& phase = step.phases[i];
+    std::array<bool, kTileRegisters> written = {}, read = {};
+    for (const TileReduction& reduction : phase.reductions) {
+      written[reduction.destination] = true;
+      if (reduction.op == ReduceOp::EXX2) written[reduction.destination + 1] = true;
+    }
+    for (const TileInstruction& in : phase.epilogue) {
+      if (in.opcode != STORE) written[in.destination] = true;
+    }
+    for (size_t later = i + 1; later < step.phases.size(); later++) {
+      for (const TileInstruction& in : step.phases[later].body) {
+        if (in.b_is != SecondInput::RESULT) continue;
+        read[in.b] = true;
+        if (in.is_pair()) read[in.c] = true;
+      }
+    }
+    for (int reg = 0; reg < kTileRegisters; reg++) {
+      if (written[reg] && read[reg]) phase.spread.push_back(reg);
+    }
+  }
+}
 
 void parse_further_phases(WordReader& reader, TileStep& step, InstructionParser& instructions) {
   constexpr int64_t kMaxPhases = 64;
@@ -579,7 +623,11 @@ TileStep parse_tile(WordReader& reader, const StepHead& head) {
   } else if (step.reduced_dims > 0) {
     reader.fail("it has reduced dimensions, but reduces nothing");
   }
-  for (TilePhase& phase : step.phases) SpreadFolder(step, phase).run();
+  for (TilePhase& phase : step.phases) {
+    SpreadFolder(step, phase).run();
+    join_pairs(phase.body);
+  }
+  note_spread(step);
   step.teams = teams_of(groups);
   check_moments(reader, step);
   check_teams(reader, step, extents);
