@@ -26,6 +26,7 @@ from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import fakes, lowering, native
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre._inductor.scheduler import LoopsOnDemand
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
 
@@ -36,6 +37,7 @@ def apply() -> None:
     """Install all of them."""
     _realise_every_operation()
     _do_not_try_to_fuse()
+    _make_loops_on_demand()
     _leave_scaled_softmax_alone()
     _leave_products_alone()
     _keep_known_values()
@@ -153,6 +155,26 @@ def _do_not_try_to_fuse() -> None:
         return (device is not None and device.type == DEVICE_NAME) or stock(self, node)
 
     Scheduler.unfusable_node = unfusable_node
+
+
+# -- Scheduler.create_scheduler_node: no hook for the nodes of a device ----------------------------
+# Loops that nobody fuses need not be made; see LoopsOnDemand.
+# Fails when it can go: test_no_loops_are_made_that_nobody_looks_at.
+
+
+def _make_loops_on_demand() -> None:
+    stock = Scheduler.create_scheduler_node
+
+    @functools.wraps(stock)
+    def create_scheduler_node(self: Scheduler, node: Any) -> Any:
+        if isinstance(node, ir.ComputedBuffer) and not node.is_no_op():
+            device = node.get_device()
+            if device is not None and device.type == DEVICE_NAME:
+                assert node.get_origins() is not None
+                return LoopsOnDemand(self, node)
+        return stock(self, node)
+
+    Scheduler.create_scheduler_node = create_scheduler_node
 
 
 # -- fx_passes.joint_graph: no option for a single pattern -----------------------------------------
