@@ -14,6 +14,7 @@ import torch
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import fallback_handler, lowerings
+from torch._inductor.ops_handler import MockHandler
 from torch._inductor.pattern_matcher import (
     CallFunction,
     FailedMatch,
@@ -26,6 +27,7 @@ from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import fakes, lowering, native
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
@@ -137,7 +139,28 @@ def _is_number(box: ir.TensorBox) -> bool:
     data = box.data
     while isinstance(data, (ir.BaseView, ir.StorageBox)):
         data = data.data
-    return isinstance(data, ir.Pointwise) and data.num_reads() == 0
+    return isinstance(data, ir.Pointwise) and not _reads(data)
+
+
+class _Read(Exception):
+    """A body reads something."""
+
+
+class _FirstRead(MockHandler):
+    """Runs a body up to its first load."""
+
+    def load(self, name: str, index: Any) -> Any:
+        raise _Read
+
+
+def _reads(data: ir.Pointwise) -> bool:
+    with mock.patch.object(ir.FlexibleLayout, "allow_indexing", True):
+        with V.set_ops_handler(_FirstRead()):
+            try:
+                data.inner_fn(*data.inner_fn_args())
+            except _Read:
+                return True
+    return False
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
@@ -151,8 +174,7 @@ def _do_not_try_to_fuse() -> None:
 
     @functools.wraps(stock)
     def unfusable_node(self: Scheduler, node: Any) -> bool:
-        device = node.get_device()
-        return (device is not None and device.type == DEVICE_NAME) or stock(self, node)
+        return is_spyre(node.get_device()) or stock(self, node)
 
     Scheduler.unfusable_node = unfusable_node
 
@@ -167,10 +189,8 @@ def _make_loops_on_demand() -> None:
 
     @functools.wraps(stock)
     def create_scheduler_node(self: Scheduler, node: Any) -> Any:
-        if isinstance(node, ir.ComputedBuffer) and not node.is_no_op():
-            device = node.get_device()
-            if device is not None and device.type == DEVICE_NAME:
-                assert node.get_origins() is not None
+        if isinstance(node, ir.ComputedBuffer) and is_spyre(node.get_device()):
+            if not any(size == 0 for size in (*node.get_size(), *node.get_reduction_size())):
                 return LoopsOnDemand(self, node)
         return stock(self, node)
 

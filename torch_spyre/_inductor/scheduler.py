@@ -50,9 +50,8 @@ class LoopsOnDemand(SchedulerNode):
         assert isinstance(node, ir.ComputedBuffer), node
         self._wanted = (extra_indexing_constraints, recompute_sizes_body_func)
         self._made: tuple[Any, Any] | None = None
-        device = node.get_device_or_error()
-        sizes = (node.get_pointwise_size(), node.get_reduction_size())
-        self.group = (device, self.scheduler.get_backend(device).group_fn(sizes))
+        sizes = (tuple(node.get_pointwise_size()), tuple(node.get_reduction_size()))
+        self.group = (node.get_device_or_error(), sizes)  # for comparisons, which nobody makes
         self.set_read_writes(node.get_read_writes())
 
     def _loops(self) -> tuple[Any, Any]:

@@ -229,9 +229,7 @@ def matmul_region(step: Matmul, operand: Operand, loop_counts: tuple[int, ...]) 
 
 
 @lru_cache(maxsize=1 << 12)
-def _sticks_of(
-    extents: tuple[tuple[int, ...], ...], number: int
-) -> tuple[tuple[int, ...], ...]:
+def _sticks_of(extents: tuple[tuple[int, ...], ...], number: int) -> tuple[tuple[int, ...], ...]:
     """Points of the results of a product, for each core: batch..., rows, sticks of columns."""
     per_stick = FORMAT_OF_NUMBER[number].per_stick
     return tuple((*points, -(-columns // per_stick)) for *points, columns, _depth in extents)
