@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import fallback_handler, lowerings
@@ -154,12 +155,12 @@ class _FirstRead(MockHandler):
 
 
 def _reads(data: ir.Pointwise) -> bool:
-    with mock.patch.object(ir.FlexibleLayout, "allow_indexing", True):
-        with V.set_ops_handler(_FirstRead()):
-            try:
-                data.inner_fn(*data.inner_fn_args())
-            except _Read:
-                return True
+    indexing = mock.patch.object(ir.FlexibleLayout, "allow_indexing", True)
+    with indexing, V.set_ops_handler(_FirstRead()):
+        try:
+            data.inner_fn(*data.inner_fn_args())
+        except _Read:
+            return True
     return False
 
 
@@ -190,8 +191,8 @@ def _make_loops_on_demand() -> None:
     @functools.wraps(stock)
     def create_scheduler_node(self: Scheduler, node: Any) -> Any:
         if isinstance(node, ir.ComputedBuffer) and is_spyre(node.get_device()):
-            if not any(size == 0 for size in (*node.get_size(), *node.get_reduction_size())):
-                return LoopsOnDemand(self, node)
+            sizes = (*node.get_size(), *node.get_reduction_size())
+            return stock(self, node) if 0 in sizes else LoopsOnDemand(self, node)
         return stock(self, node)
 
     Scheduler.create_scheduler_node = create_scheduler_node
@@ -246,7 +247,7 @@ def _keep_known_values() -> None:
     def fake_tensor_prop(gm: Any, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
         mode = torch._guards.detect_fake_mode(example_inputs)
         if mode is not None:
-            with V.set_fake_mode(mode), torch._dispatch.python.enable_python_dispatcher():
+            with V.set_fake_mode(mode), enable_python_dispatcher():
                 if fakes.bring_up_to_date(gm):
                     return mode
         return stock(gm, example_inputs, *args, **kwargs)

@@ -61,7 +61,7 @@ class LoopsOnDemand(SchedulerNode):
         return self._made
 
     @property
-    def _sizes(self) -> Any:  # type: ignore[override]
+    def _sizes(self) -> Any:
         return self._loops()[0]
 
     @_sizes.setter
@@ -69,7 +69,7 @@ class LoopsOnDemand(SchedulerNode):
         self._made = (sizes, self._loops()[1])
 
     @property
-    def _body(self) -> Any:  # type: ignore[override]
+    def _body(self) -> Any:
         return self._loops()[1]
 
     @_body.setter

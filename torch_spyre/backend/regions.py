@@ -131,7 +131,7 @@ def operand_region(tile: Tile, operand: Operand, loop_counts: tuple[int, ...]) -
     within = (sticks - 1) * operand.sub_stride + BYTES_IN_STICK
     lasts, count = _walked(tile.extents, operand.strides)
     size = count * sticks * BYTES_IN_STICK
-    if tile.groups or any([limit >= 0 for limit in operand.limits]):
+    if tile.groups or any(limit >= 0 for limit in operand.limits):
         size = 0  # part of it is left out
     return _region(operand.address, [last + within for last in lasts], loop_counts, size)
 
