@@ -24,6 +24,7 @@ import torch
 from torch._inductor import decomposition as inductor
 
 from torch_spyre._inductor import customops as _customops  # noqa: F401  torch.ops.spyre
+from torch_spyre._inductor import shapes
 from torch_spyre._inductor.sources import is_foreign
 from torch_spyre.constants import DEVICE_NAME
 
@@ -115,7 +116,7 @@ def _catch_composite(op: torch._ops.OpOverload) -> None:
             result = _DECOMPOSITIONS[op](*args, **kwargs)
             return op.decompose(*args, **kwargs) if result is NotImplemented else result
 
-        op.py_impl(key)(decompose)
+        op.py_impl(key)(shapes.worked_out_once(decompose, lambda: _DECOMPOSITIONS[op]))
 
 
 # ---- Operations that stay whole ------------------------------------------------------------------
