@@ -118,7 +118,7 @@ class SpyreScheduling(BaseScheduling):
         source = (text, _signature(plan, kernel))
         name = wrapper.src_to_kernel.get(source)
         if name is None:
-            fused = get_fused_kernel_name(kernel.nodes, "original_aten")
+            fused = get_fused_kernel_name(_naming(kernel.nodes), "original_aten")
             name = f"sdsc_{fused}_{wrapper.next_kernel_suffix()}"
             wrapper.src_to_kernel[source] = name
             wrapper.define_spyre_kernel(name, text, kernel)
@@ -136,6 +136,20 @@ class SpyreScheduling(BaseScheduling):
 
     def ready_to_flush(self) -> bool:
         return False
+
+
+def _naming(nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
+    """Nodes that have all ATen operations of a kernel, which its name is made of. Inductor puts
+    origins together node by node, which takes the square of their number."""
+    known: set[Any] = set()
+    naming = []
+    for node in nodes:
+        origins = [o for s in node.get_nodes() if s.node is not None for o in s.node.get_origins()]
+        found = {origin.meta.get("original_aten") for origin in origins}
+        if not found <= known:
+            known |= found
+            naming.append(node)
+    return naming
 
 
 def _signature(plan: GraphPlan, kernel: Kernel) -> str:
