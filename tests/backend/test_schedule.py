@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.backend.make_bundle import FP32, LX, POOL, Op, Repeat, T, op, write_bundle
-from torch_spyre.backend import read_bundle, steps_of
+from torch_spyre.backend import fuse, read_bundle, steps_of
 from torch_spyre.backend.program import ProgramWriter, read_program
 from torch_spyre.backend.registers import (
     LOAD,
@@ -497,3 +497,37 @@ def test_formats_that_differ_are_not_joined(tmp_path):
            T(["mb", "out"], FP32, where=1), splits=SPLITS),
     ]  # fmt: skip
     assert len(scheduled(tmp_path, operations)) == 2
+
+
+# ---- Equal layers -------------------------------------------------------------------------------
+
+
+def test_steps_that_lie_alike_are_joined_alike(tmp_path, monkeypatch):
+    """A layer that stands elsewhere gets what the first one got, at its own addresses."""
+    compared = []
+
+    def join(first, second, counts):
+        joined = fuse.join(first, second, counts)
+        assert joined == fuse._join.__wrapped__(first, second, counts)
+        compared.append(joined)
+        return joined
+
+    monkeypatch.setitem(steps_of.__globals__["schedule"].__globals__, "join", join)
+    fuse._join.cache_clear()
+    nodes, places = [], iter((3, 0, 7, 1, 5, 2, 6, 4))  # not the same distances in both layers
+    for layer in range(2):
+        a, b, c, d = (next(places) for _ in range(4))
+        source, other, out = (ROWS.at(layer * 3 + n) for n in range(3))
+        nodes += [
+            binary("add", source, other, pool(a)),
+            unary("exp", pool(a), pool(b)),
+            binary("mul", pool(b), pool(a), pool(c)),
+            unary("neg", pool(c), pool(d)),
+            binary("sub", pool(d), other, out),
+        ]
+    items = scheduled(tmp_path, nodes)
+    assert len(compared) > 4 and any(compared)
+    found = fuse._join.cache_info()
+    assert found.hits >= found.misses
+    first, second = (item for item in items if isinstance(item, Tile))
+    assert first.code == second.code

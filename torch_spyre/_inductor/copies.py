@@ -26,6 +26,7 @@ from torch_spyre._inductor.graph import (
 )
 from torch_spyre._inductor.layouts import SPARSE, STANDARD, layout_of
 from torch_spyre._inductor.needs import Need, needs, points, walk_of
+from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.views import Misaligned
 
 
@@ -52,6 +53,9 @@ class Copies:
     _made: dict[object, Buffer] = field(default_factory=dict)
     _versions: dict[Buffer, int] = field(default_factory=dict)
     _count: int = 0
+    _needs: dict[object, list[Need]] = field(default_factory=dict)
+    _specs: dict[object, OpSpec] = field(default_factory=dict)
+    """By the content of operations: layers that are alike need the same."""
 
     def forget(self) -> None:
         """Share nothing that was made so far."""
@@ -60,7 +64,10 @@ class Copies:
     @located
     def add(self, op: Operation) -> None:
         """Append an operation, with the copies it needs around it."""
-        found = needs(op, {})
+        content = op.content()
+        found = self._needs.get(content)
+        if found is None:
+            found = self._needs[content] = needs(op, {})
         if op.kind == "copy":
             self._append(self._as_copy(op))
             return
@@ -80,8 +87,13 @@ class Copies:
 
     def _append_aligned(self, op: Operation) -> None:
         """Append an operation; where its accesses do not fit together, copies make them plain."""
+        content = op.content()
+        op.spec = self._specs.get(content)
+        if op.spec is not None:
+            self._append(op)
+            return
         try:
-            op.spec = specs.make_spec(op)
+            op.spec = self._specs[content] = specs.make_spec(op)
         except Misaligned as problem:
             why = f"its view does not fit the other operands ({problem})"
             inputs = list(op.inputs)

@@ -8,7 +8,8 @@ must be written with differentiable operations.
     @register_spyre_decomposition(torch.ops.aten.sign.default)
     def sign(x): ...
 
-A decomposition may return NotImplemented to leave the operation as it is.
+A decomposition may return NotImplemented to leave the operation to Inductor's rule, if there is
+one, and WHOLE to leave it as it is.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from torch._inductor import decomposition as inductor
 
 from torch_spyre._inductor import customops as _customops  # noqa: F401  torch.ops.spyre
+from torch_spyre._inductor import shapes
 from torch_spyre._inductor.sources import is_foreign
 from torch_spyre.constants import DEVICE_NAME
 
@@ -30,6 +32,9 @@ aten = torch.ops.aten
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 _DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
+
+WHOLE = object()
+"""What a decomposition returns for an operation that nobody shall take apart."""
 
 
 def register_spyre_decomposition(
@@ -84,6 +89,8 @@ def _gate(op: torch._ops.OpOverload) -> None:
             function = _DECOMPOSITIONS.get(op)
             if function is not None and not _passed_over(op, function):
                 result = function(*args, **kwargs)
+                if result is WHOLE:
+                    return NotImplemented
                 if result is not NotImplemented:
                     return result
             if op in _WHOLE:
@@ -109,7 +116,7 @@ def _catch_composite(op: torch._ops.OpOverload) -> None:
             result = _DECOMPOSITIONS[op](*args, **kwargs)
             return op.decompose(*args, **kwargs) if result is NotImplemented else result
 
-        op.py_impl(key)(decompose)
+        op.py_impl(key)(shapes.worked_out_once(decompose, lambda: _DECOMPOSITIONS[op]))
 
 
 # ---- Operations that stay whole ------------------------------------------------------------------
@@ -282,6 +289,18 @@ def add_product(
     if beta == 0:
         return product
     return (bias if beta == 1 else bias * beta) + product
+
+
+@register_spyre_decomposition([aten.mm.default, aten.bmm.default])
+def product(x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Whole but for outer products. Inductor's rule says the same, when both are cast to float32:
+    nodes that are traced for every product of a model, and dropped again."""
+    return NotImplemented if x.shape[-1] == 1 or _as_reductions() else WHOLE
+
+
+def _as_reductions() -> bool:
+    """Whether the user wants products with vectors as sums of products."""
+    return torch._inductor.config.coordinate_descent_tuning
 
 
 @register_spyre_decomposition(aten.scaled_dot_product_attention.default)

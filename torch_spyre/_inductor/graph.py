@@ -114,6 +114,18 @@ class Operation:
     def kept(self) -> list[sympy.Symbol]:
         return [v for v in self.ranges if v not in self.reduced]
 
+    def content(self) -> tuple[Any, ...]:
+        """Equal for operations that are the same but for where their tensors lie and what they are
+        called: those of repeated layers."""
+        accesses = [(None, access) for access in (*self.inputs, self.output)]
+        tensors = tuple([
+            (symbol, a.index, a.buffer.size, a.buffer.stride, a.buffer.dtype, a.buffer.placed,
+             a.buffer.layout, a.buffer.static, a.buffer.written)
+            for symbol, a in (*accesses, *self.gather.items())
+        ])  # fmt: skip
+        info = repr(self.info) if self.info else ""
+        return (self.opfunc, self.kind, tuple(self.ranges.items()), self.reduced, info, tensors)
+
     def with_inputs(self, inputs: list[Access]) -> Operation:
         return replace(self, inputs=inputs)
 

@@ -36,7 +36,7 @@ from torch._inductor.custom_graph_pass import (
 )
 from torch._inductor.graph import GraphLowering
 
-from torch_spyre._inductor import decompositions, fx_passes, input_layouts, lowering
+from torch_spyre._inductor import decompositions, fakes, fx_passes, input_layouts, lowering
 from torch_spyre._inductor.sources import fingerprint, is_foreign, settings, source_hash
 from torch_spyre._inductor.spyre_kernel import SpyreOpFuncs
 from torch_spyre._inductor.transfers import transfers_first
@@ -124,6 +124,16 @@ def _additions() -> list[tuple[str, str, Any]]:
 # ---- Where Inductor calls us --------------------------------------------------------------------
 
 
+class Traced(CustomGraphPass):
+    """The graph as tracing left it."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        fakes.note_traced(graph)
+
+    def uuid(self) -> Any:
+        return "Traced"  # it changes nothing
+
+
 class EarlyPasses(CustomGraphPass):
     """Before Inductor's own passes on the FX graph."""
 
@@ -144,7 +154,6 @@ class LatePasses(CustomGraphModulePass):
         for run in CustomPostPasses:
             run(gm.graph)
         gm.graph.lint()
-        gm.recompile()
 
     def uuid(self) -> Any:
         return identity()
@@ -203,8 +212,13 @@ def inductor_options(given: dict[str, Any]) -> dict[str, Any]:
     def other(name: str) -> Any:
         return given.get(name, getattr(inductor_config, name))
 
-    early: Sequence[Any] = get_custom_graph_passes(other("post_grad_custom_pre_pass"))
-    options: dict[str, Any] = {"post_grad_custom_pre_pass": [EarlyPasses(), *_without_ours(early)]}
+    options: dict[str, Any] = {}
+    for name, first in (
+        ("joint_custom_pre_pass", Traced()),
+        ("post_grad_custom_pre_pass", EarlyPasses()),
+    ):
+        theirs: Sequence[Any] = get_custom_graph_passes(other(name))
+        options[name] = [first, *_without_ours(theirs)]
     for name, passes in (
         ("_pre_fusion_custom_pass", PreFusionPasses),
         ("_post_fusion_custom_pass", PostFusionPasses),
@@ -216,4 +230,4 @@ def inductor_options(given: dict[str, Any]) -> dict[str, Any]:
 
 def _without_ours(passes: Sequence[Any]) -> list[Any]:
     """Options of a graph that is compiled while another one is being compiled have ours already."""
-    return [p for p in passes if not isinstance(p, EarlyPasses)]
+    return [p for p in passes if not isinstance(p, (Traced, EarlyPasses))]

@@ -6,18 +6,30 @@ Each says which hook is missing (torch 2.13). None does anything for graphs with
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import fallback_handler, lowerings
+from torch._inductor.ops_handler import MockHandler
+from torch._inductor.pattern_matcher import (
+    CallFunction,
+    FailedMatch,
+    KeywordArg,
+    MultiOutputPattern,
+    ReplacementPatternEntry,
+)
 from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import lowering, native
+from torch_spyre._inductor import fakes, lowering, native
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre._inductor.plan import is_spyre
+from torch_spyre._inductor.scheduler import LoopsOnDemand
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
 
@@ -28,8 +40,11 @@ def apply() -> None:
     """Install all of them."""
     _realise_every_operation()
     _do_not_try_to_fuse()
+    _make_loops_on_demand()
     _leave_scaled_softmax_alone()
     _leave_products_alone()
+    _keep_known_values()
+    _look_at_the_input_first()
 
 
 # -- GraphLowering.call_function: no hook after the lowering of a node -----------------------------
@@ -125,7 +140,28 @@ def _is_number(box: ir.TensorBox) -> bool:
     data = box.data
     while isinstance(data, (ir.BaseView, ir.StorageBox)):
         data = data.data
-    return isinstance(data, ir.Pointwise) and data.num_reads() == 0
+    return isinstance(data, ir.Pointwise) and not _reads(data)
+
+
+class _Read(Exception):
+    """A body reads something."""
+
+
+class _FirstRead(MockHandler):
+    """Runs a body up to its first load."""
+
+    def load(self, name: str, index: Any) -> Any:
+        raise _Read
+
+
+def _reads(data: ir.Pointwise) -> bool:
+    indexing = mock.patch.object(ir.FlexibleLayout, "allow_indexing", True)
+    with indexing, V.set_ops_handler(_FirstRead()):
+        try:
+            data.inner_fn(*data.inner_fn_args())
+        except _Read:
+            return True
+    return False
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
@@ -139,10 +175,27 @@ def _do_not_try_to_fuse() -> None:
 
     @functools.wraps(stock)
     def unfusable_node(self: Scheduler, node: Any) -> bool:
-        device = node.get_device()
-        return (device is not None and device.type == DEVICE_NAME) or stock(self, node)
+        return is_spyre(node.get_device()) or stock(self, node)
 
     Scheduler.unfusable_node = unfusable_node
+
+
+# -- Scheduler.create_scheduler_node: no hook for the nodes of a device ----------------------------
+# Loops that nobody fuses need not be made; see LoopsOnDemand.
+# Fails when it can go: test_no_loops_are_made_that_nobody_looks_at.
+
+
+def _make_loops_on_demand() -> None:
+    stock = Scheduler.create_scheduler_node
+
+    @functools.wraps(stock)
+    def create_scheduler_node(self: Scheduler, node: Any) -> Any:
+        if isinstance(node, ir.ComputedBuffer) and is_spyre(node.get_device()):
+            sizes = (*node.get_size(), *node.get_reduction_size())
+            return stock(self, node) if 0 in sizes else LoopsOnDemand(self, node)
+        return stock(self, node)
+
+    Scheduler.create_scheduler_node = create_scheduler_node
 
 
 # -- fx_passes.joint_graph: no option for a single pattern -----------------------------------------
@@ -154,17 +207,16 @@ def _do_not_try_to_fuse() -> None:
 def _leave_scaled_softmax_alone() -> None:
     from torch._inductor.fx_passes import joint_graph
 
-    stock = joint_graph._other_is_broadcasted_in_dim
+    _not_for_spyre(joint_graph.pass_patterns, joint_graph._other_is_broadcasted_in_dim)
 
-    def check(match: Any) -> bool:
-        value = match.output_node().meta["val"]
-        return value.device.type != DEVICE_NAME and stock(match)
 
-    for patterns in joint_graph.pass_patterns:
-        for entries in patterns.patterns.values():
-            for entry in entries:
-                if entry.extra_check is stock:
-                    entry.extra_check = check
+def _not_for_spyre(passes: list[Any], check: Callable[[Any], Any]) -> None:
+    """Patterns with a given check do not apply to tensors on the card."""
+    elsewhere = functools.partial(_elsewhere, check)
+    for patterns in passes:
+        for entry in (e for entries in patterns.patterns.values() for e in entries):
+            if entry.extra_check is check:
+                entry.extra_check = elsewhere
 
 
 # -- fx_passes.post_grad: no option for a single pattern -------------------------------------------
@@ -176,14 +228,94 @@ def _leave_scaled_softmax_alone() -> None:
 def _leave_products_alone() -> None:
     from torch._inductor.fx_passes import post_grad
 
-    stock = post_grad.is_valid_addmm_fusion
+    _not_for_spyre(post_grad.pass_patterns, post_grad.is_valid_addmm_fusion)
 
-    def check(match: Any) -> bool:
-        value = match.output_node().meta["val"]
-        return value.device.type != DEVICE_NAME and stock(match)
 
-    for patterns in post_grad.pass_patterns:
-        for entries in patterns.patterns.values():
-            for entry in entries:
-                if entry.extra_check is stock:
-                    entry.extra_check = check
+# -- fx_passes.post_grad, compile_fx: no hook where values of nodes are computed again -------------
+# See fakes.py.
+# Fails when it can go: test_values_that_are_known_are_not_computed_again.
+
+
+def _keep_known_values() -> None:
+    from torch._inductor import compile_fx
+    from torch._inductor.fx_passes import post_grad
+
+    post_grad.FakeTensorUpdater = fakes.updater
+    stock = compile_fx.fake_tensor_prop
+
+    @functools.wraps(stock)
+    def fake_tensor_prop(gm: Any, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        mode = torch._guards.detect_fake_mode(example_inputs)
+        if mode is not None:
+            with V.set_fake_mode(mode), enable_python_dispatcher():
+                if fakes.bring_up_to_date(gm):
+                    return mode
+        return stock(gm, example_inputs, *args, **kwargs)
+
+    compile_fx.fake_tensor_prop = fake_tensor_prop
+
+
+# -- fx_passes.joint_graph: a hundred patterns are tried on each view ------------------------------
+# All forms of attention that Inductor knows end with a view of a product. A look at what is viewed
+# tells the same as the attempts to match them, and of products nothing is padded on the card.
+# Fails when it can go: test_a_view_of_no_product_is_not_compared_with_attention.
+
+
+def _look_at_the_input_first() -> None:
+    from torch._inductor.fx_passes import joint_graph
+
+    stock = joint_graph.lazy_init
+
+    @functools.wraps(stock)
+    def lazy_init(*args: Any, **kwargs: Any) -> Any:
+        result = stock(*args, **kwargs)
+        _look_once(joint_graph.patterns)
+        return result
+
+    joint_graph.lazy_init = lazy_init
+
+
+@functools.cache
+def _look_once(patterns: Any) -> None:
+    """When all patterns are there."""
+    for entry in (e for entries in patterns.patterns.values() for e in entries):
+        several = isinstance(entry.pattern, MultiOutputPattern)
+        last = entry.pattern.outputs[0] if several else entry.pattern
+        inputs = last.args if type(last) is CallFunction else ()
+        if inputs and type(inputs[0]) is CallFunction:
+            _look_first(entry.pattern, inputs[0])
+        elif _pads_a_product(entry):
+            entry.extra_check = functools.partial(_elsewhere, entry.extra_check)
+
+
+def _look_first(pattern: Any, wanted: CallFunction) -> None:
+    if "match" in vars(pattern):
+        return  # entries share patterns
+    stock, functions = pattern.match, frozenset(wanted.fns)
+
+    def match(node: torch.fx.Node) -> Any:
+        given = node.args[0] if node.args else None
+        if isinstance(given, torch.fx.Node) and given.target not in functions:
+            return FailedMatch("function_mismatch: node={}, pattern={}", given, wanted)
+        return stock(node)
+
+    pattern.match = match
+
+
+def _pads_a_product(entry: Any) -> bool:
+    """Whether a pattern is a product of anything, which is replaced by one of padded operands."""
+    pattern = entry.pattern
+    return (
+        isinstance(entry, ReplacementPatternEntry)
+        and type(pattern) is CallFunction
+        and not _PRODUCTS.isdisjoint(pattern.fns)
+        and all(isinstance(a, KeywordArg) for a in pattern.args)
+    )
+
+
+_PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default}
+
+
+def _elsewhere(stock: Callable[[Any], Any], match: Any) -> Any:
+    """The check of a pattern that is not for tensors on the card."""
+    return match.output_node().meta["val"].device.type != DEVICE_NAME and stock(match)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling
+from torch._inductor import ir
+from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, SchedulerNode
 from torch._inductor.utils import get_fused_kernel_name, sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
@@ -30,6 +31,57 @@ def plan_of(scheduler: Any) -> GraphPlan:
         V.graph.removed_buffers |= OrderedSet(sorted(plan.internal))
         debug.record_plan(plan)
     return plan
+
+
+class LoopsOnDemand(SchedulerNode):
+    """A node of the scheduler whose loops are made when somebody looks at them.
+
+    Inductor traces the body of each node, merges its loops and puts them in order, to find out
+    which ones it can fuse. Here nothing is fused, and the plan has its own trace: all that is
+    needed is which buffers a node reads and writes.
+    """
+
+    def _compute_attrs(
+        self,
+        extra_indexing_constraints: Any = None,
+        recompute_sizes_body_func: Any = None,
+    ) -> None:
+        node = self.node
+        assert isinstance(node, ir.ComputedBuffer), node
+        self._wanted = (extra_indexing_constraints, recompute_sizes_body_func)
+        self._made: tuple[Any, Any] | None = None
+        sizes = (tuple(node.get_pointwise_size()), tuple(node.get_reduction_size()))
+        self.group = (node.get_device_or_error(), sizes)  # for comparisons, which nobody makes
+        self.set_read_writes(node.get_read_writes())
+
+    def _loops(self) -> tuple[Any, Any]:
+        if self._made is None:
+            assert isinstance(self.node, ir.ComputedBuffer)
+            self._made = self.node.simplify_and_reorder(*self._wanted)
+        return self._made
+
+    @property
+    def _sizes(self) -> Any:
+        return self._loops()[0]
+
+    @_sizes.setter
+    def _sizes(self, sizes: Any) -> None:
+        self._made = (sizes, self._loops()[1])
+
+    @property
+    def _body(self) -> Any:
+        return self._loops()[1]
+
+    @_body.setter
+    def _body(self, body: Any) -> None:
+        self._made = (self._loops()[0], body)
+
+    def is_reduction(self) -> bool:
+        assert isinstance(self.node, ir.ComputedBuffer)
+        return bool(self.node.get_reduction_type())
+
+    def has_side_effects(self) -> bool:
+        return False  # assertions on the device are steps of the host
 
 
 class SpyreScheduling(BaseScheduling):
@@ -66,7 +118,7 @@ class SpyreScheduling(BaseScheduling):
         source = (text, _signature(plan, kernel))
         name = wrapper.src_to_kernel.get(source)
         if name is None:
-            fused = get_fused_kernel_name(kernel.nodes, "original_aten")
+            fused = get_fused_kernel_name(_naming(kernel.nodes), "original_aten")
             name = f"sdsc_{fused}_{wrapper.next_kernel_suffix()}"
             wrapper.src_to_kernel[source] = name
             wrapper.define_spyre_kernel(name, text, kernel)
@@ -84,6 +136,20 @@ class SpyreScheduling(BaseScheduling):
 
     def ready_to_flush(self) -> bool:
         return False
+
+
+def _naming(nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
+    """Nodes that have all ATen operations of a kernel, which its name is made of. Inductor puts
+    origins together node by node, which takes the square of their number."""
+    known: set[Any] = set()
+    naming = []
+    for node in nodes:
+        origins = [o for s in node.get_nodes() if s.node is not None for o in s.node.get_origins()]
+        found = {origin.meta.get("original_aten") for origin in origins}
+        if not found <= known:
+            known |= found
+            naming.append(node)
+    return naming
 
 
 def _signature(plan: GraphPlan, kernel: Kernel) -> str:

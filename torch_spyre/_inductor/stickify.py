@@ -109,7 +109,7 @@ def choose(operations: list[Operation], outputs: set[Buffer]) -> None:
         used = {a.buffer for a in accesses}
         ended = [b for b in used if last_use[b] == i and b not in outputs]
         prices: dict[tuple[int, ...], float] = {}
-        shared = known_prices.setdefault(_content(op), {})
+        shared = known_prices.setdefault(op.content(), {})
         following: dict[tuple[int, ...], _State] = {}
         for state in states:
             for option, preference in options:
@@ -136,18 +136,6 @@ def choose(operations: list[Operation], outputs: set[Buffer]) -> None:
                     following[key] = _State(price, live, chain)
         states = sorted(following.values(), key=lambda s: s.cost)[:width]
     _commit(states[0])
-
-
-def _content(op: Operation) -> tuple[Any, ...]:
-    """Equal for operations that cost the same with the same layouts: those of repeated layers."""
-    accesses = [(None, access) for access in (*op.inputs, op.output)]
-    tensors = tuple(
-        (symbol, a.index, a.buffer.size, a.buffer.stride, a.buffer.dtype, a.buffer.placed,
-         a.buffer.layout, a.buffer.static, a.buffer.written)
-        for symbol, a in (*accesses, *op.gather.items())
-    )  # fmt: skip
-    info = repr(op.info) if op.info else ""
-    return (op.opfunc, op.kind, tuple(op.ranges.items()), op.reduced, info, tensors)
 
 
 def _widened_buffers(operations: list[Operation]) -> set[Buffer]:

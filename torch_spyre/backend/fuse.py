@@ -18,10 +18,19 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 from torch_spyre.backend.alignment import How, align, align_results
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
-from torch_spyre.backend.regions import accesses, exact, matmul_region, operand_region
+from torch_spyre.backend.regions import (
+    Region,
+    accesses,
+    exact,
+    matmul_region,
+    operand_region,
+    regions,
+)
 from torch_spyre.backend.registers import (
     LOAD,
     ROUND,
@@ -37,6 +46,7 @@ from torch_spyre.backend.steps import (
     MAX_OPERANDS,
     MAX_REGISTERS,
     NONE,
+    Address,
     Form,
     Instruction,
     Matmul,
@@ -44,6 +54,8 @@ from torch_spyre.backend.steps import (
     Phase,
     ReduceOp,
     Tile,
+    addresses,
+    with_addresses,
 )
 from torch_spyre.backend.timing import with_time
 from torch_spyre.opfuncs import TILE_OPCODES
@@ -66,7 +78,61 @@ Joined = Tile | Matmul
 
 
 def join(first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> Joined | None:
-    """Both in one step, or None."""
+    """Both in one step, or None.
+
+    Only how operands lie to one another counts: layers that are alike are joined once."""
+    places = _Places(first, second, loop_counts)
+    joined = _join(places.leave(first), places.leave(second), loop_counts)
+    return None if joined is None else places.return_to(joined, first.source + second.source)
+
+
+class _Places:
+    """The pieces of memory that two steps use: operands that overlap lie in the same one."""
+
+    def __init__(self, first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> None:
+        used = dict(zip(addresses(first), regions(first, loop_counts)))
+        for address, region in zip(addresses(second), regions(second, loop_counts)):
+            known = used.get(address)
+            used[address] = region if known is None else known.hull(region)
+        order = {address: number for number, address in enumerate(used)}
+        pieces: list[tuple[Region, list[Address]]] = []
+        for address in sorted(used, key=lambda a: (a.space, a.argument, used[a].low)):
+            region = used[address]
+            if pieces and pieces[-1][0].overlaps(region):
+                whole, members = pieces[-1]
+                pieces[-1] = (whole.hull(region), [*members, address])
+            else:
+                pieces.append((region, [address]))
+        # Numbered as the steps come to them, wherever they lie.
+        pieces.sort(key=lambda piece: min(order[a] for a in piece[1]))
+        self._pieces = [region for region, _ in pieces]
+        self._piece_of = {a: n for n, (_, members) in enumerate(pieces) for a in members}
+
+    def leave(self, step: Joined) -> Any:
+        """The step with a number for each piece, and places in it from its first byte on."""
+        new = []
+        for address in addresses(step):
+            number = self._piece_of[address]
+            new.append(_moved(address, number, -self._pieces[number].low))
+        return replace(with_addresses(step, tuple(new)), name="", source=())
+
+    def return_to(self, step: Joined, source: tuple[str, ...]) -> Joined:
+        """A step made of those that left."""
+        new = []
+        for address in addresses(step):
+            piece = self._pieces[address.argument]
+            new.append(_moved(address, piece.argument, piece.low))
+        back: Any = with_addresses(step, tuple(new))
+        return replace(back, name=_name(source), source=source)
+
+
+def _moved(address: Address, argument: int, by: int) -> Address:
+    offsets = tuple([offset + by for offset in address.offsets])
+    return Address(address.space, argument, offsets, address.loop_strides)
+
+
+@lru_cache(maxsize=4096)
+def _join(first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> Joined | None:
     if isinstance(first, Matmul):
         return _join_product(first, second, loop_counts)
     for how, a, b in align(first, second):

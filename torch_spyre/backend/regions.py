@@ -52,6 +52,11 @@ class Region:
             and other.low < self.high
         )
 
+    def hull(self, other: Region) -> Region:
+        """Both, and what is between them."""
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return replace(self, low=low, high=high, is_dense=False)
+
     def without(self, other: Region) -> list[Region]:
         """What is left of it: up to two regions."""
         if not self.overlaps(other):
@@ -92,28 +97,43 @@ def accesses(step: Step, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
     return tuple(result)
 
 
+def regions(step: Tile | Matmul, loop_counts: tuple[int, ...]) -> list[Region]:
+    """Of all operands, in the order of their addresses."""
+    if isinstance(step, Tile):
+        return [operand_region(step, operand, loop_counts) for operand in step.operands]
+    inputs = [access.region for access in _input_accesses(step, loop_counts)]
+    return inputs + [matmul_region(step, o, loop_counts) for o in step.epilogue_operands]
+
+
 def _operand_uses(code: tuple[Instruction, ...]) -> list[tuple[int, bool]]:
     reads = {i.a for i in code if i.opcode == LOAD}
     writes = {i.destination for i in code if i.opcode == STORE}
     return [(n, False) for n in sorted(reads)] + [(n, True) for n in sorted(writes)]
 
 
-@lru_cache(maxsize=1 << 14)  # cores do the same
-def _walked(points: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
-    """Bytes to the last of the places that points lie at, and their number."""
-    walked = [(p, s) for p, s in zip(points, strides) if s]
-    return sum((p - 1) * s for p, s in walked), prod(p for p, _ in walked)
+@lru_cache(maxsize=1 << 14)  # layers do the same
+def _walked(
+    extents: tuple[tuple[int, ...], ...], strides: tuple[int, ...]
+) -> tuple[tuple[int, ...], int]:
+    """For each core the bytes to the last of the places that its points lie at, and the number of
+    places of all cores."""
+    known: dict[tuple[int, ...], tuple[int, int]] = {}
+    for points in extents:
+        if points not in known:  # cores do the same too
+            walked = [(p, s) for p, s in zip(points, strides) if s]
+            known[points] = sum((p - 1) * s for p, s in walked), prod(p for p, _ in walked)
+    lasts = tuple([known[points][0] for points in extents])
+    return lasts, sum([known[points][1] for points in extents])
 
 
 def operand_region(tile: Tile, operand: Operand, loop_counts: tuple[int, ...]) -> Region:
     sticks = operand.sticks_per_group(tile.lanes)
     within = (sticks - 1) * operand.sub_stride + BYTES_IN_STICK
-    walked = [_walked(points, operand.strides) for points in tile.extents]
-    extents = [last + within for last, _ in walked]
-    size = sum([count for _, count in walked]) * sticks * BYTES_IN_STICK
-    if any(limit >= 0 for limit in operand.limits) or tile.groups:
+    lasts, count = _walked(tile.extents, operand.strides)
+    size = count * sticks * BYTES_IN_STICK
+    if tile.groups or any(limit >= 0 for limit in operand.limits):
         size = 0  # part of it is left out
-    return _region(operand.address, extents, loop_counts, size)
+    return _region(operand.address, [last + within for last in lasts], loop_counts, size)
 
 
 def _region(
@@ -121,7 +141,7 @@ def _region(
 ) -> Region:
     """`size` is the number of bytes touched in one iteration, by all cores together."""
     low = min(address.offsets)
-    high = max(o + e for o, e in zip(address.offsets, extents))
+    high = max([o + e for o, e in zip(address.offsets, extents)])
     if address.space == Space.LX:
         size = size // len(extents)
     is_dense = size == high - low
@@ -175,7 +195,7 @@ def _largest(extents: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     return tuple(max(column) for column in zip(*extents))
 
 
-def _matmul_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
+def _input_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> list[Access]:
     *batch, rows, columns, depth = _largest(step.extents)
     x_sticks, y_sticks = (
         -(-count // FORMAT_OF_NUMBER[side.format].per_stick)
@@ -188,6 +208,11 @@ def _matmul_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> tuple[Access
     ):
         extents = [_walk(points, side.strides)] * step.cores
         result.append(Access(_region(side.address, extents, loop_counts, 0), writes=False))
+    return result
+
+
+def _matmul_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
+    result = _input_accesses(step, loop_counts)
     operands = step.epilogue_operands
     uses = _operand_uses(step.epilogue) if step.epilogue else [(0, True)]
     for number, writes in uses:
@@ -198,14 +223,16 @@ def _matmul_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> tuple[Access
 
 def matmul_region(step: Matmul, operand: Operand, loop_counts: tuple[int, ...]) -> Region:
     """Of an operand of the epilogue."""
-    extents, size = [], 0
-    for *batch_rows, columns, _depth in step.extents:
-        walked = [(p, s) for p, s in zip((*batch_rows, step.sticks(columns)), operand.strides) if s]
-        extents.append(sum((p - 1) * s for p, s in walked) + BYTES_IN_STICK)
-        size += prod(p for p, _ in walked) * BYTES_IN_STICK
-    if step.groups:
-        size = 0  # one core of a group stores
-    return _region(operand.address, extents, loop_counts, size)
+    lasts, count = _walked(_sticks_of(step.extents, step.out.format), operand.strides)
+    size = 0 if step.groups else count * BYTES_IN_STICK  # one core of a group stores
+    return _region(operand.address, [last + BYTES_IN_STICK for last in lasts], loop_counts, size)
+
+
+@lru_cache(maxsize=1 << 12)
+def _sticks_of(extents: tuple[tuple[int, ...], ...], number: int) -> tuple[tuple[int, ...], ...]:
+    """Points of the results of a product, for each core: batch..., rows, sticks of columns."""
+    per_stick = FORMAT_OF_NUMBER[number].per_stick
+    return tuple((*points, -(-columns // per_stick)) for *points, columns, _depth in extents)
 
 
 def exact(a: Operand, b: Operand, lanes: int) -> bool:

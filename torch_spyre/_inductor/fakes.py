@@ -1,0 +1,146 @@
+"""What the nodes of an FX graph compute, kept up to date while passes change the graph.
+
+Inductor describes the value of a node by a fake tensor. It makes them all again when the passes on
+the joint graph are done, and again from each node on that a later pass has touched: a value that
+lies in new memory counts as another one, so all that is computed from it is done anew. Layers that
+each have one rewritten product are traced twice more that way, for what is known already.
+
+`Updater` makes a value again only if it can differ: the node, or the description of one of its
+inputs, is not what it was. Memory decides for views alone, since they must lie where their input
+does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._inductor import fx_utils
+from torch._inductor.virtualized import V
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings, rebind_unbacked
+
+from torch_spyre.constants import DEVICE_NAME
+
+_State = tuple[Any, Any, Any]
+
+
+class Updater:
+    """Does for graphs of ours what Inductor's FakeTensorUpdater does for all."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self._known = {node: _state(node) for node in gm.graph.nodes}
+
+    def incremental_update(self) -> int:
+        """Values of nodes that were changed since the last time, and of what depends on them.
+
+        Returns how many are other than before."""
+        owners: dict[int, Node] = {}
+        for node in self.gm.graph.nodes:
+            _own(owners, node)
+        known, changed = {}, set[Node]()
+        for node in self.gm.graph.nodes:
+            known[node] = state = _state(node)
+            before = self._known.get(node)
+            if (
+                before is not None
+                and all(a is b for a, b in zip(before, state, strict=True))
+                and changed.isdisjoint(node.all_input_nodes)
+            ):
+                continue
+            if _update(node, self.gm, owners):
+                changed.add(node)
+        self._known = known
+        return len(changed)
+
+
+def _state(node: Node) -> _State:
+    return node.target, node.args, node.kwargs  # arguments are replaced, never changed in place
+
+
+def _own(owners: dict[int, Node], node: Node) -> None:
+    """The first node whose value lies in some memory is the one that made it."""
+    storage = fx_utils.get_node_storage(node)
+    if storage:
+        owners.setdefault(storage, node)
+
+
+def _update(node: Node, gm: GraphModule, owners: dict[int, Node]) -> bool:
+    target: Any = node.target
+    if not callable(target) or hasattr(target, "_inductor_lowering_function"):
+        return False
+    is_valid, args, kwargs = fx_utils.get_fake_args_kwargs(node, gm)
+    if not is_valid:
+        return False
+    with V.fake_mode, enable_python_dispatcher():
+        value = target(*args, **kwargs)
+    if "val" in node.meta and _is_same(value, node, owners):
+        return False
+    shape_env = V.fake_mode.shape_env
+    rebind_unbacked(shape_env, node, value)
+    node.meta["val"] = value
+    bindings = compute_unbacked_bindings(shape_env, value) if shape_env is not None else None
+    if bindings:
+        node.meta["unbacked_bindings"] = bindings
+    _own(owners, node)
+    return True
+
+
+def _is_same(value: Any, node: Node, owners: dict[int, Node]) -> bool:
+    old = node.meta["val"]
+    if not isinstance(value, torch.Tensor) or not isinstance(old, torch.Tensor):
+        return fx_utils._is_fake_tensor_same(value, old, defaultdict(int))
+    if value.dtype != old.dtype or not fx_utils._is_fake_tensor_same(
+        value, old, defaultdict(int), check_storage=False
+    ):
+        return False
+    if value.storage_offset() != old.storage_offset():
+        return False
+    now, then = fx_utils.get_storage(value), fx_utils.get_storage(old)
+    return now == then or (now not in owners and owners.get(then) is node)
+
+
+def updater(gm: GraphModule) -> Any:
+    """What post_grad_passes keeps the values of a graph up to date with."""
+    return Updater(gm) if _is_ours(gm) else fx_utils.FakeTensorUpdater(gm)
+
+
+def _is_ours(gm: GraphModule) -> bool:
+    """Whether a graph has spyre tensors, and no graphs inside: those have values of their own."""
+    from torch._inductor.compile_fx import _get_subgraph_names
+
+    return _has_spyre(gm.graph) and not list(_get_subgraph_names(gm))
+
+
+def _has_spyre(graph: Graph) -> bool:
+    values = (node.meta.get("val") for node in graph.nodes)
+    return any(isinstance(v, torch.Tensor) and v.device.type == DEVICE_NAME for v in values)
+
+
+# ---- From tracing to the passes after it ---------------------------------------------------------
+
+_traced: weakref.WeakKeyDictionary[Graph, Updater] = weakref.WeakKeyDictionary()
+
+
+def note_traced(graph: Graph) -> None:
+    """Remember a graph as it was traced: every value in it is right."""
+    gm = graph.owning_module
+    if gm is not None and _is_ours(gm) and all(_has_value(node) for node in graph.nodes):
+        _traced[graph] = Updater(gm)
+
+
+def _has_value(node: Node) -> bool:
+    return node.op == "output" or "val" in node.meta
+
+
+def bring_up_to_date(gm: GraphModule) -> bool:
+    """Update a graph that was traced as it is now but for a few passes; False for any other."""
+    since_then = _traced.pop(gm.graph, None)
+    if since_then is None or since_then.gm is not gm:
+        return False
+    since_then.incremental_update()
+    return all(_has_value(node) for node in gm.graph.nodes)
