@@ -335,6 +335,16 @@ def test_a_compiled_optimizer_step_follows_the_cpu() -> None:
     assert (card.weight.cpu() - host.weight).abs().max() < 1e-5
 
 
+def test_zero_has_two_signs() -> None:
+    """They are equal: who looks numbers up by value finds the wrong one."""
+    ones = torch.tensor([1.0, -1.0]).half()
+    results = torch.compile(lambda a: (a * 0.0, a * -0.0, torch.full_like(a, -0.0)))(
+        ones.to("spyre")
+    )
+    signs = [torch.signbit(r.cpu()).tolist() for r in results]
+    assert signs == [[False, True], [True, False], [True, True]]
+
+
 def test_a_cropped_tensor_is_a_copy() -> None:
     torch._dynamo.reset()
     a = torch.ones(3, 4).half().to("spyre")
