@@ -15,7 +15,6 @@ OPERATION = {
     "dim_prop_attr": [TIME],
     "data_": {"[0]": "0"},
 }
-SCHEDULE = [[-1, 0, 0, 0]]
 OF_ADDRESSES: list[Any] = [{"Map": {}}, {"Const": {}}, {"Const": {}}]
 OF_CONSTANTS: list[Any] = [{"Const": {}}, {"Const": {}}, {"Map": {}}]
 
@@ -24,6 +23,12 @@ OF_CONSTANTS: list[Any] = [{"Const": {}}, {"Const": {}}, {"Map": {}}]
 def attributes(cores: int) -> list[dict[str, Any]]:
     """`dim_prop_attr` of addresses and constants."""
     return [{"factor_": cores, "label_": "core"}, {"factor_": 1, "label_": "corelet"}, TIME]
+
+
+@cache
+def schedules(cores: int) -> dict[str, Any]:
+    """`coreIdToDscSchedule`."""
+    return {str(core): [[-1, 0, 0, 0]] for core in range(cores)}
 
 
 @cache

@@ -256,8 +256,7 @@ def _read_core_maps(top: Field, cores: int) -> None:
         _expect_cores(top.at(name), cores)
     for _, entry in top.at("coreIdToDsc_").members():
         entry.must_be(0, "the number of the one dsc")
-    for _, entry in top.at("coreIdToDscSchedule").members():
-        entry.repeats(folds.SCHEDULE, "the one dsc, once")
+    top.at("coreIdToDscSchedule").repeats(folds.schedules(cores), "the one dsc, once")
 
 
 def _read_sizes(dsc: Field, splits: dict[str, int]) -> dict[str, int]:
@@ -499,8 +498,9 @@ def _read_tensor(
     component = node.at("component_").text("hbm", "lx")
     if entry.at("memOrg_").find(component) is None:
         entry.at("memOrg_").wrong(f"{component}, where the tensor is allocated")
-    for _, memory in entry.at("memOrg_").members():
-        memory.repeats({"isPresent": 1}, "what is not present is not listed")
+    if any(memory != {"isPresent": 1} for memory in entry.at("memOrg_").object().values()):
+        for _, memory in entry.at("memOrg_").members():
+            memory.repeats({"isPresent": 1}, "what is not present is not listed")
     info = node.at("coordinates_").at("coordInfo")
     for dim in label.order:
         info.at(dim).object()
