@@ -345,6 +345,12 @@ def test_zero_has_two_signs() -> None:
     assert signs == [[False, True], [True, False], [True, True]]
 
 
+def test_the_sign_of_what_is_no_number_is_zero() -> None:
+    odd = torch.tensor([float("nan"), -0.0, float("-inf"), 2.0]).half()
+    result = torch.compile(torch.sign)(odd.to("spyre")).cpu()
+    assert result.tolist() == torch.sign(odd).tolist() == [0.0, 0.0, -1.0, 1.0]
+
+
 def test_a_cropped_tensor_is_a_copy() -> None:
     torch._dynamo.reset()
     a = torch.ones(3, 4).half().to("spyre")
