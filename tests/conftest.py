@@ -11,10 +11,16 @@ import textwrap
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 # Every run begins with empty caches, shared by its processes: what an earlier run compiled
 # must not decide what this one sees.
 CACHES = "TORCHINDUCTOR_CACHE_DIR"
+
+# The same examples in every run, however busy the machine is and whatever an earlier run found.
+settings.register_profile("tests", derandomize=True, deadline=None, database=None,
+                          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+settings.load_profile("tests")
 
 torch.spyre.set_fallback_warning(False)
 torch.spyre.set_downcast_warning(False)

@@ -189,7 +189,10 @@ def mask(first: int, count: int, **constants: int) -> Callable[[Json], None]:
         inner["maskingConstId_"] = constants.pop("id", 0)
         inner["constantInfo_"] = {
             str(i): {"dataFormat_": FP16, "name_": name.replace("_", "-"),
-                     "data_": {"data_": {"[0, 0, 0]": [bits]}}}
+                     "data_": {"dim_prop_func": [{"Const": {}}, {"Const": {}}, {"Map": {}}],
+                               "dim_prop_attr": content["1_sum"]["dscs_"][0]["sum"][
+                                   "scheduleTree_"][0]["startAddressCoreCorelet_"]["dim_prop_attr"],
+                               "data_": {"[0, 0, 0]": [bits]}}}
             for i, (name, bits) in enumerate(constants.items())
         } or "{}"  # fmt: skip
 
@@ -471,6 +474,43 @@ def test_a_broken_file_is_refused_and_the_message_names_the_place(tmp_path, name
     for part in parts:
         assert part in message, message
     assert "allowed: " in message
+
+
+def leaves(value: Json, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of everything in a file that holds nothing itself."""
+    if not isinstance(value, (dict, list)) or not value:
+        return [path]
+    members = value.items() if isinstance(value, dict) else enumerate(value)
+    return [found for key, member in members for found in leaves(member, (*path, key))]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_no_field_may_be_missing_or_say_something_else(tmp_path, number):
+    directory = broken_copy(tmp_path)
+    path = directory / f"sdsc_{number}.json"
+    whole = path.read_text()
+    passed = []
+    for place in leaves(json.loads(whole)):
+        for missing in (True, False):
+            content = json.loads(whole)
+            inner = content
+            for key in place[:-1]:
+                inner = inner[key]
+            if missing:
+                del inner[place[-1]]
+            else:
+                inner[place[-1]] = 99 if isinstance(inner[place[-1]], int) else "something"
+            path.write_text(json.dumps(content))
+            try:
+                read_bundle(directory)
+            except BundleError as error:
+                assert ": found " in str(error) and ", allowed: " in str(error), error
+            else:
+                name = [key for key in place if isinstance(key, str)][-1]
+                passed.append((name, "missing" if missing else "changed"))
+    # Names of nodes are free as long as nobody refers to them; that a reduction lists its output
+    # among its inputs as well says nothing.
+    assert set(passed) <= {("name_", "changed"), ("inputLabeledDs", "missing")}
 
 
 def test_there_are_more_than_a_hundred_ways_to_break_a_file():

@@ -278,7 +278,7 @@ def test_results_in_arguments_and_scratchpads_are_stored(tmp_path):
 
 def turned(source: T, out: T) -> Op:
     """Nothing that can be joined: the sticks go along the other dimension."""
-    target = T(["out", "mb"], stick="mb", where=out.where, offset=out.offset)
+    target = T(["out", "mb"], stick="mb", where=out.where, offset=out.offset, label="KERNEL")
     return op("ReStickifyOpHBM", SIZES, [source], target)
 
 

@@ -59,6 +59,16 @@ COPIES = [
     Program("permute", lambda a: a.permute(2, 0, 1).contiguous() * 2, (x(6, 7, 70),)),
     Program("permute and reshape", lambda a: a.permute(2, 0, 1).reshape(70, 42), (x(6, 7, 70),)),
     Program("flatten", lambda a, b: a.flatten(0, 1) + b, (x(50, 10, 200), x(500, 200, seed=1))),
+    Program(
+        "flattened from two shapes",
+        lambda a, b: a.view(35, 65) + b.view(35, 65),
+        (x(5, 7, 65), x(7, 5, 65, seed=1)),
+    ),
+    Program(
+        "flattened from two shapes into a third",
+        lambda a, b: torch.where(a > 0, a, b.view(15, 2, 100)).view(6, 5, 100) * 2,
+        (x(15, 2, 100), x(10, 3, 100, seed=1)),
+    ),
     Program("expand", lambda a: a[:, None].expand(5, 4, 70) * 2, (x(5, 70),)),
     Program("repeat", lambda a: a.repeat(2, 3) + 1, (x(5, 70),)),
     Program("slice", lambda a: a[:, 3:50] + 1, (x(30, 65),)),
@@ -114,6 +124,11 @@ COMPOSITE = [
     Program("layer_norm", lambda a, w, b: F.layer_norm(a, (100,), w, b),
             (x(3, 5, 100), x(100, seed=1), x(100, seed=2)), 3),
     Program("layer_norm plain", lambda a: F.layer_norm(a, (129,)), (x(5, 129),), 3),
+    Program("layer_norm, its scale alone",
+            lambda a: torch.native_layer_norm(a, (100,), None, None, 1e-5)[2].squeeze(-1) + 1,
+            (x(63, 100, dtype=torch.float32),), 3),
+    Program("layer_norm, transposed", lambda a: F.layer_norm(a, (100,)).t().contiguous(),
+            (x(63, 100, dtype=torch.float32),), 3),
     Program("rms_norm", lambda a, w: F.rms_norm(a, (100,), w), (x(5, 100), x(100, seed=1)), 5),
     Program("linear", F.linear, (x(2, 7, 65), x(100, 65, seed=1), x(100, seed=2)), 2),
     Program("addmm", lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2.0),
@@ -318,6 +333,22 @@ def test_a_compiled_optimizer_step_follows_the_cpu() -> None:
             module(inputs).pow(2).sum().backward()
             step() if module is card else optimizer.step()
     assert (card.weight.cpu() - host.weight).abs().max() < 1e-5
+
+
+def test_zero_has_two_signs() -> None:
+    """They are equal: who looks numbers up by value finds the wrong one."""
+    ones = torch.tensor([1.0, -1.0]).half()
+    results = torch.compile(lambda a: (a * 0.0, a * -0.0, torch.full_like(a, -0.0)))(
+        ones.to("spyre")
+    )
+    signs = [torch.signbit(r.cpu()).tolist() for r in results]
+    assert signs == [[False, True], [True, False], [True, True]]
+
+
+def test_the_sign_of_what_is_no_number_is_zero() -> None:
+    odd = torch.tensor([float("nan"), -0.0, float("-inf"), 2.0]).half()
+    result = torch.compile(torch.sign)(odd.to("spyre")).cpu()
+    assert result.tolist() == torch.sign(odd).tolist() == [0.0, 0.0, -1.0, 1.0]
 
 
 def test_a_cropped_tensor_is_a_copy() -> None:

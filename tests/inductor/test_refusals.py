@@ -11,7 +11,7 @@ from torch._inductor.exc import InductorError
 from torch._inductor.utils import fresh_cache
 
 from torch_spyre import backend
-from torch_spyre._inductor import async_compile, errors, needs, plan, specs
+from torch_spyre._inductor import async_compile, config, errors, needs, plan, specs
 from torch_spyre._inductor.codegen import bundle
 from torch_spyre._inductor.codegen.access import InvalidOpSpec
 from torch_spyre._inductor.views import Misaligned
@@ -144,6 +144,23 @@ def test_a_graph_works_again_after_a_refusal(monkeypatch):
         refusal()
     result = torch.compile(program)(X.to("spyre")).cpu()
     torch.testing.assert_close(result, program(X.float()).half(), rtol=1e-2, atol=1e-2)
+
+
+def test_too_many_tensors_for_concrete_addresses():
+    tensors = [torch.randn(8, 70).half().to("spyre") for _ in range(7)]
+
+    def total(*values):
+        return sum(values)  # the line that is named
+
+    torch._dynamo.reset()
+    with config.patch(symbolic_args=False), fresh_cache(), pytest.raises(InductorError) as caught:
+        torch.compile(total)(*tensors)
+    message = str(caught.value)
+    assert "at most 7 tensors, this one 10, the pool included" in message
+    assert "operation: 7 in one bundle, from add of aten.add.Tensor to add of" in message
+    assert ": arg6_1 torch.float16 [8, 70] strides [70, 1], layout [2, 8, 64]" in message
+    assert f"at: {__file__}:{total.__code__.co_firstlineno + 1}: return sum(values)" in message
+    assert "try: leave BUNDLE_SYMBOLIC_ARGS at 1" in message
 
 
 def test_what_an_inner_place_says_is_kept():

@@ -10,6 +10,7 @@ there.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -189,9 +190,16 @@ counters: dict[str, int] = {
 }
 
 
-@cache
 def constant_tensor(value: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """A 0-D tensor with a number, on the card; one for each number."""
+    return _constant_tensor(value, math.copysign(1, value), device, dtype)
+
+
+@cache
+def _constant_tensor(
+    value: Any, sign: float, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """`sign` is part of the key: 0.0 and -0.0 are equal, and two numbers."""
     return torch.tensor(value, dtype=dtype).to(device)
 
 

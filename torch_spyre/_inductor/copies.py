@@ -92,37 +92,36 @@ class Copies:
         if op.spec is not None:
             self._append(op)
             return
+        after: Operation | None = None
         try:
             op.spec = self._specs[content] = specs.make_spec(op)
         except Misaligned as problem:
-            why = f"its view does not fit the other operands ({problem})"
-            inputs = list(op.inputs)
-            for position, access in enumerate(inputs):
-                if _is_plain(access, op) or op.kind == "gather":
-                    continue
-                found = walk_of(access, op, {})
-                stick = None if found is None else found.stick
-                assert access.buffer.layout is not None
-                order = access.buffer.layout.element_arrangement
-                used = points(access.index.free_symbols, op.ranges)
-                need = Need(position, stick, used, why, order)
-                inputs[position] = self.copy_of(access, op, need)
-            plain = replace(op, inputs=inputs)
-            after = None
-            try:
-                plain.spec = specs.make_spec(plain)
-            except Misaligned:
-                out = walk_of(op.output, op, {})
-                assert op.output.buffer.layout is not None
-                order = op.output.buffer.layout.element_arrangement
-                need = Need(-1, None if out is None else out.stick, 0, why, order)
-                plain.output, after = self._into_temporary(plain, need)
-                plain.spec = specs.make_spec(plain)
-            self._append(plain)
-            if after is not None:
-                self._append(self._as_copy(after))
-            return
+            op, after = self._aligned_by_copies(op, str(problem))
         self._append(op)
+        if after is not None:
+            self._append(self._as_copy(after))
+
+    def _aligned_by_copies(self, op: Operation, problem: str) -> tuple[Operation, Operation | None]:
+        """The operation on plain copies, and the way back if its result needs one as well.
+
+        First views are copied, then tensors that were made for another shape, one after the other.
+        """
+        why = f"its view does not fit the other operands ({problem})"
+        plain = replace(op, inputs=list(op.inputs))
+        movable = [i for i, a in enumerate(op.inputs) if op.kind != "gather" and not _is_moments(a)]
+        views = [i for i in movable if not _is_plain(op.inputs[i], op)]
+        folded = [i for i in movable if i not in views and _is_folded(op.inputs[i], op)]
+        for positions in (views, *([i] for i in folded)):
+            for position in positions:
+                access = op.inputs[position]
+                need = Need(position, *_form_of(access, op, why))
+                plain.inputs[position] = self.copy_of(access, op, need)
+            with contextlib.suppress(Misaligned):
+                plain.spec = specs.make_spec(plain)
+                return plain, None
+        plain.output, after = self._into_temporary(plain, Need(-1, *_form_of(op.output, op, why)))
+        plain.spec = specs.make_spec(plain)
+        return plain, after
 
     def _append(self, op: Operation) -> None:
         self.operations.append(op)
@@ -308,6 +307,30 @@ def _is_plain(access: Access, op: Operation) -> bool:
     size = tuple(op.ranges[v] for v in symbols)
     buffer = Buffer("", size, contiguous_strides(size), access.buffer.dtype)
     return access.buffer.elements == buffer.elements and access.index == buffer.index(list(symbols))
+
+
+def _is_folded(access: Access, op: Operation) -> bool:
+    """Whether the dimensions that the layout was made for are not those of the operation."""
+    symbols = [v for v in op.ranges if v in access.index.free_symbols]
+    size, _ = access.buffer.placed or (access.buffer.size, access.buffer.stride)
+    return [n for n in size if n > 1] != [op.ranges[v] for v in symbols]
+
+
+def _is_moments(access: Access) -> bool:
+    """Whether it is a result of exx2: a copy would hold the mean alone."""
+    layout = access.buffer.layout
+    return layout is not None and layout.element_arrangement == ElementArrangement.EXX2
+
+
+def _form_of(
+    access: Access, op: Operation, why: str
+) -> tuple[sympy.Symbol | None, int, str, ElementArrangement]:
+    """Stick, elements, reason and order of a copy in the same form."""
+    found = walk_of(access, op, {})
+    assert access.buffer.layout is not None
+    stick = None if found is None else found.stick
+    elements = points(access.index.free_symbols, op.ranges)
+    return stick, elements, why, access.buffer.layout.element_arrangement
 
 
 def _covers(access: Access, op: Operation) -> bool:

@@ -360,7 +360,7 @@ def sign(x: torch.Tensor) -> Any:
     if not x.is_floating_point():
         return NotImplemented
     zero = torch.zeros_like(x)
-    return torch.where(x > 0, zero + 1, torch.where(x < 0, zero - 1, x * 0))
+    return torch.where(x > 0, zero + 1, torch.where(x < 0, zero - 1, zero))
 
 
 @register_spyre_decomposition(aten.pow.Tensor_Scalar)

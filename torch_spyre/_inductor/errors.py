@@ -126,6 +126,14 @@ def place_of(operation: Operation) -> Place:
     return Place(name, tuple(tensors), origin.source)
 
 
+def place_of_kernel(operations: Sequence[Operation], arguments: Sequence[Buffer]) -> Place:
+    """The same of operations that become one bundle, and of the tensors that it is called with."""
+    first, last = place_of(operations[0]), place_of(operations[-1])
+    name = f"{len(operations)} in one bundle, from {first.op} to {last.op}"
+    tensors = [_describe(f"argument {i}", buffer) for i, buffer in enumerate(arguments)]
+    return Place(name, tuple(tensors), first.source or last.source)
+
+
 def _describe(role: str, buffer: Buffer) -> str:
     if buffer.is_constant:
         return f"{role}: the number {buffer.value} ({buffer.dtype})"

@@ -20,6 +20,9 @@ from torch_spyre._inductor.errors import located
 from torch_spyre._inductor.graph import Access, Buffer, Operation
 from torch_spyre._inductor.layouts import STANDARD, WIDENED
 
+MOMENTS_READERS = ("layernormscale", "layernormnorm")
+"""OpFuncs that look into an EXX2 stick; to others it is a tensor of means."""
+
 
 @dataclass(frozen=True)
 class Need:
@@ -151,7 +154,11 @@ def _stick_needs(op: Operation, layouts: Assignment) -> list[Need]:
         return _gather_needs(op, layouts, out if direct else None, kept)
     wanted = out.stick if direct and out is not None else _natural_stick(op, layouts)
     result = []
-    if not direct:
+    rows = _moments_of(op, layouts)
+    if wanted in rows:  # a copy of a single element would leave the variance behind
+        wanted = next((v for v in reversed(op.kept) if v not in rows), None)
+        result.append(Need(-1, wanted, kept, "mean and variance of a row stay in one stick"))
+    elif not direct:
         result.append(Need(-1, wanted, kept, "it is written into a part of a stick"))
     if op.kind == "reduction" or op.kind == "topk":
         return result + _reduction_needs(op, layouts, wanted)
@@ -163,6 +170,15 @@ def _stick_needs(op: Operation, layouts: Assignment) -> list[Need]:
             stick = wanted if wanted in used else None
             result.append(Need(position, stick, points(used, op.ranges), why))
     return result
+
+
+def _moments_of(op: Operation, layouts: Assignment) -> set[sympy.Symbol]:
+    """The rows whose mean and variance an operation reads, each pair from a stick of its own."""
+    rows: set[sympy.Symbol] = set()
+    for access in op.inputs if op.opfunc in MOMENTS_READERS else ():
+        if _layout_in(access, layouts).element_arrangement == ElementArrangement.EXX2:
+            rows |= access.index.free_symbols
+    return rows
 
 
 def row_sticks(op: Operation) -> list[sympy.Symbol]:

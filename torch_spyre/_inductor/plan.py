@@ -29,7 +29,7 @@ from torch._inductor.virtualized import V
 from torch_spyre._inductor import config, input_layouts, native
 from torch_spyre._inductor.codegen import text
 from torch_spyre._inductor.copies import Restickify
-from torch_spyre._inductor.errors import Unsupported, located
+from torch_spyre._inductor.errors import Unsupported, located, place_of_kernel
 from torch_spyre._inductor.graph import Access, Buffer, Operation
 from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import OpSpec
@@ -244,7 +244,7 @@ class _Planner:
         addresses = pool.place(kernel.operations, arguments)
         kernel.arguments, kernel.constants = tensors, constants
         kernel.pool_bytes = pool.bytes
-        _check_segments(len(arguments) + (1 if pool.bytes else 0))
+        _check_segments(kernel, list(arguments))
         for op in kernel.operations:
             kernel.specs.append(self._spec(op, arguments, addresses, pool.bytes > 0))
 
@@ -276,13 +276,15 @@ class _Planner:
 _SEGMENTS = 7  # of 16 GiB, below the one of programs
 
 
-def _check_segments(tensors: int) -> None:
-    if not config.symbolic_args and tensors > _SEGMENTS:
+def _check_segments(kernel: Kernel, arguments: list[Buffer]) -> None:
+    count = len(arguments) + (1 if kernel.pool_bytes else 0)
+    if not config.symbolic_args and count > _SEGMENTS:
         raise Unsupported(
-            f"a bundle with concrete addresses has at most {_SEGMENTS} tensors, this one {tensors}",
+            f"a bundle with concrete addresses has at most {_SEGMENTS} tensors, this one {count}"
+            + (", the pool included" if kernel.pool_bytes else ""),
             hint="leave BUNDLE_SYMBOLIC_ARGS at 1, or set SPYRE_INDUCTOR_ENABLE_FUSION=0: then "
             "each node is a bundle of its own",
-        )
+        ).at(place_of_kernel(kernel.operations, arguments))
 
 
 # ---- Helpers ------------------------------------------------------------------------------------

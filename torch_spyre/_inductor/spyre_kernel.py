@@ -9,8 +9,9 @@ which OpFunc computes the result; adding one is all a pointwise operation needs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -38,6 +39,11 @@ class Load(Value):
 @dataclass(frozen=True)
 class Constant(Value):
     value: float | int | bool
+    sign: float = field(init=False, repr=False)
+    """0.0 and -0.0 are equal, and two numbers."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sign", math.copysign(1, self.value))
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,30 @@ class DotOp(Value):
     args: tuple[Value, ...] = ()
 
 
-def opfunc(name: str, *args: Value, dtype: torch.dtype | None = None, **constants: Any) -> Value:
-    """Use of an OpFunc in a method of SpyreOpFuncs; keyword arguments are its constants."""
+def opfunc(
+    name: str, *operands: Value | float, dtype: torch.dtype | None = None, **constants: Any
+) -> Value:
+    """Use of an OpFunc in a method of SpyreOpFuncs; keyword arguments are its constants.
+
+    A number among the operands has the type of the tensors, as in `x < 0`.
+    """
+    args = _values(operands)
     result = dtype if dtype is not None else promote(args)
     info = (("constants", tuple(constants.items())),) if constants else ()
     return PointwiseOp(result, name, args, info)
+
+
+def _values(operands: tuple[Value | float, ...]) -> tuple[Value, ...]:
+    known = [a for a in operands if isinstance(a, Value)]
+    if len(known) == len(operands):
+        return tuple(known)
+    if not known:
+        raise UnsupportedType("numbers alone have no type; spyre_ops.constant(number, dtype) has")
+    dtype = promote(tuple(known))
+    fractions = [a for a in operands if isinstance(a, float) and not a.is_integer()]
+    if fractions and not dtype.is_floating_point:
+        raise UnsupportedType(f"{fractions[0]} is no number of {dtype}; cast the tensor before")
+    return tuple(a if isinstance(a, Value) else Constant(dtype, a) for a in operands)
 
 
 def promote(args: tuple[Value, ...]) -> torch.dtype:
@@ -145,7 +170,8 @@ def _method(function: Callable[..., Value]) -> Callable[..., Value]:
 
 
 @_method
-def where(condition: Value, x: Value, y: Value) -> Value:
+def where(condition: Value, x: Value | float, y: Value | float) -> Value:
+    x, y = _values((x, y))
     return opfunc("where3", condition, x, y, dtype=promote((x, y)))
 
 

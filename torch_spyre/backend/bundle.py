@@ -13,7 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_spyre.backend.checks import SEGMENT_BYTES, check_addresses, check_sdsc, node_path
+from torch_spyre.backend.checks import (
+    SEGMENT_BYTES,
+    check_addresses,
+    check_coordinates,
+    check_sdsc,
+    node_path,
+)
 from torch_spyre.backend.errors import BundleError, refuse
 from torch_spyre.backend.mlir import Execute, Function, Loop, Node, Value, parse_bundle_mlir
 from torch_spyre.backend.reader import SdscFile, read_sdsc
@@ -95,6 +101,8 @@ def read_bundle(directory: str | Path, *, pool: bool = False) -> Bundle:
                 f"{other.name}: found no sdsc_execute of it in {BUNDLE_FILE}, "
                 "allowed: files that are used"
             )
+    for file in binder.files.values():
+        check_coordinates(file)
     has_pool = function.has_pool if function.parameters else pool
     return Bundle(directory, function.parameters, 0 if has_pool else None, body)
 

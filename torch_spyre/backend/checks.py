@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from torch_spyre.backend import folds
 from torch_spyre.backend.errors import refuse
 from torch_spyre.backend.formats import TILE_FORMATS
 from torch_spyre.backend.reader import SdscFile
@@ -32,6 +33,26 @@ def check_sdsc(file: SdscFile) -> None:
     _check_axes(file)
     _check_sticks(file)
     _check_operation(file)
+
+
+def check_coordinates(file: SdscFile) -> None:
+    """`coordinates_` of each tensor says once more what sizes, splits and scales say."""
+    sizes, splits = dict(file.sdsc.sizes), dict(file.sdsc.splits)
+    for tensor, field in zip(file.sdsc.tensors, file.coordinates, strict=True):
+        field.at("coreIdToWkSlice_").must_be({}, "slices are those of the file")
+        for dim, scale in tensor.scales:
+            size, split = sizes[dim], splits[dim]
+            per_stick = tensor.per_stick if dim == tensor.stick else 0
+            expected = folds.coordinates(size // split, split, scale, per_stick)
+            if field.value["coordInfo"][dim] == expected:
+                continue
+            entry = field.at("coordInfo").at(dim)
+            # Not documented are sticks that are not walked over, or not in whole ones.
+            if per_stick and (scale == -1 or (scale == 1 and size // split % per_stick)):
+                for part in expected:
+                    entry.at(part)
+            else:
+                entry.repeats(expected, f"N_.{dim}_ = {size} over {split}, scale {scale}")
 
 
 def node_path(file: SdscFile, tensor: Tensor) -> str:

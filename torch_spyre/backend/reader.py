@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
+from torch_spyre.backend import folds
 from torch_spyre.backend.errors import BundleError, refuse
 from torch_spyre.backend.formats import ARRANGEMENTS, FORMATS
 from torch_spyre.backend.sdsc import MASK_CONSTANT, Constant, Placement, Sdsc, Tensor
@@ -38,6 +39,8 @@ class SdscFile:
     starts: tuple[tuple[int, ...], ...]
     symbolic: tuple[bool, ...]
     """For each tensor: its addresses are symbol ids."""
+    coordinates: tuple[Field, ...] = ()
+    """For each tensor: how cores walk over its dimensions, as it stands in the file."""
 
     @cached_property
     def symbols(self) -> frozenset[int]:
@@ -126,6 +129,20 @@ class Field:
         if self.value != expected:
             self.wrong(f"{json.dumps(expected)}, {why}")
 
+    def repeats(self, expected: Any, why: str) -> None:
+        """Must say what other fields say already; the error names the innermost difference."""
+        if self.value == expected:
+            return
+        if isinstance(expected, dict):
+            for key, value in expected.items():
+                self.at(key).repeats(value, why)
+            extra = next(key for key in self.object() if key not in expected)
+            self.at(extra).fail("a field too many", f"{', '.join(expected) or 'none'}, {why}")
+        if isinstance(expected, list) and len(self.items()) == len(expected):
+            for item, value in zip(self.items(), expected, strict=True):
+                item.repeats(value, why)
+        self.must_be(expected, why)
+
 
 def read_sdsc(path: Path) -> SdscFile:
     """Read one file. Raises BundleError."""
@@ -133,7 +150,7 @@ def read_sdsc(path: Path) -> SdscFile:
     try:
         content = json.loads(path.read_bytes(), object_pairs_hook=_unique(name))
     except ValueError as error:
-        raise BundleError(f"{name}: not valid JSON: {error}") from None
+        refuse(name, "", f"not valid JSON: {error}", "an object")
     top = Field(name, "", content)
     keys = list(top.object())
     if len(keys) != 1:
@@ -193,18 +210,21 @@ def _read(top: Field, key: str, op: str) -> SdscFile:
         output=output,
         index=index,
     )
-    return SdscFile(top.file, key, sdsc, starts, symbolic)
+    nodes = dsc.at("scheduleTree_").items()
+    coordinates = tuple(node.at("coordinates_") for node in nodes)
+    return SdscFile(top.file, key, sdsc, starts, symbolic, coordinates)
 
 
 # ---- Cores and slices ----------------------------------------------------------------------------
 
 
 def _read_folds(top: Field) -> None:
-    for name in ("sdscFoldProps_", "sdscFolds_", "coreFoldProp_", "coreletFoldProp_"):
-        top.at(name)
+    top.at("sdscFoldProps_").repeats([folds.TIME], "there is one point in time")
+    top.at("sdscFolds_").repeats(folds.OPERATION, "there is one point in time")
     cores = top.at("numCoresUsed_").integer(1, CARD.cores)
-    top.at("coreFoldProp_").at("factor_").must_be(cores, "as numCoresUsed_")
-    top.at("coreletFoldProp_").at("factor_").must_be(1, "corelets share the work themselves")
+    core, corelet, _ = folds.attributes(cores)
+    top.at("coreFoldProp_").repeats(core, "as numCoresUsed_")
+    top.at("coreletFoldProp_").repeats(corelet, "corelets share the work themselves")
 
 
 def _read_slices(top: Field, cores: int, splits: dict[str, int]) -> list[dict[str, int]]:
@@ -236,11 +256,12 @@ def _read_core_maps(top: Field, cores: int) -> None:
         _expect_cores(top.at(name), cores)
     for _, entry in top.at("coreIdToDsc_").members():
         entry.must_be(0, "the number of the one dsc")
+    top.at("coreIdToDscSchedule").repeats(folds.schedules(cores), "the one dsc, once")
 
 
 def _read_sizes(dsc: Field, splits: dict[str, int]) -> dict[str, int]:
     field = dsc.at("N_")
-    field.at("name_")
+    field.at("name_").must_be("n", "the name of all sizes")
     sizes = {}
     for name, entry in field.members():
         if name == "name_":
@@ -276,6 +297,7 @@ def _read_dsc_cores(dsc: Field, cores: int, sizes: dict[str, int], splits: dict[
             )
     stage = dsc.at("dataStageParam_").at("0")
     for part in ("ss_", "el_"):
+        stage.at(part).at("name_").must_be("core", "they are sizes of a core")
         for dim, size in sizes.items():
             stage.at(part).at(f"{dim}_").must_be(
                 size // splits[dim], f"N_.{dim}_ = {size} over {splits[dim]} slices"
@@ -333,6 +355,8 @@ def _read_constants(dsc: Field, cores: int) -> dict[int, Constant]:
         data = entry.at("data_").at("data_").at("[0, 0, 0]")
         if len(data.items()) != 1:
             data.wrong("a list with one number")
+        entry.at("data_").at("dim_prop_func").repeats(folds.OF_CONSTANTS, "one number for all")
+        entry.at("data_").at("dim_prop_attr").repeats(folds.attributes(cores), "as numCoresUsed_")
         bits = data.at(0).integer(0, (1 << (8 * FORMATS[fmt].bytes)) - 1)
         constants[int(key)] = Constant(name, fmt, bits, decode(fmt, bits))
     return constants
@@ -412,7 +436,7 @@ def _read_tensors(
         for field in (node, entry):
             field.at("ldsIdx_").must_be(number, "its position")
         node.at("nodeType_").text("allocate")
-        node.at("prev_")
+        node.at("prev_").must_be("", "nodes do not depend on each other")
         name = entry.at("dsName_").text()
         if any(t.name == name for t in tensors):
             entry.at("dsName_").fail(f'"{name}" twice', "each name once")
@@ -455,7 +479,9 @@ def _read_tensor(
             f"the dimensions of its label in any order: {', '.join(label.order)}"
         )
     _expect_length(node.at("maxDimSizes_"), len(label.order))
-    node.at("maxDimSizes_").integers()
+    for limit in node.at("maxDimSizes_").items():
+        if limit.value not in (-1, 1):
+            limit.wrong("-1, or 1 for a gathered axis")
     scale = entry.at("scale_")
     _expect_length(scale, len(label.order))
     scales = dict(zip(label.order, scale.integers()))
@@ -472,10 +498,12 @@ def _read_tensor(
     component = node.at("component_").text("hbm", "lx")
     if entry.at("memOrg_").find(component) is None:
         entry.at("memOrg_").wrong(f"{component}, where the tensor is allocated")
+    if any(memory != {"isPresent": 1} for memory in entry.at("memOrg_").object().values()):
+        for _, memory in entry.at("memOrg_").members():
+            memory.repeats({"isPresent": 1}, "what is not present is not listed")
     info = node.at("coordinates_").at("coordInfo")
     for dim in label.order:
-        for part in ("elemArr", "folds"):
-            info.at(dim).at(part)
+        info.at(dim).object()
     return Tensor(
         number=number,
         name=name,
@@ -563,8 +591,8 @@ def _read_placement(node: Field, rank: int) -> Placement | None:
 
 
 def _read_starts(field: Field, cores: int, symbolic: bool) -> tuple[int, ...]:
-    for name in ("dim_prop_func", "dim_prop_attr"):
-        field.at(name)
+    field.at("dim_prop_func").repeats(folds.OF_ADDRESSES, "one address for each core")
+    field.at("dim_prop_attr").repeats(folds.attributes(cores), "as numCoresUsed_")
     data = field.at("data_")
     starts = []
     for core in range(cores):
@@ -597,9 +625,9 @@ def _read_compute_op(
     assert row is not None
     compute.at("opFuncName").must_be(op, "as the key of the dsc")
     compute.at("exUnit").must_be(row.unit, f"the unit of {op}")
-    compute.at("location")
+    compute.at("location").text("Inner")
     compute.at("attributes_").at("dataFormat_").text(*FORMATS)
-    compute.at("attributes_").at("fidelity_")
+    compute.at("attributes_").at("fidelity_").text("regular")
     inputs = _tensor_numbers(compute.at("inputLabeledDs"), tensors)
     outputs = _tensor_numbers(compute.at("outputLabeledDs"), tensors)
     if len(outputs) != 1:
