@@ -212,7 +212,7 @@ def _opfunc_of(method: Any) -> str:
             if parameter.kind is parameter.VAR_POSITIONAL:
                 args += [value] * number
             else:
-                args.append(1.0 if "float" in str(parameter.annotation) else value)
+                args.append(1.0 if str(parameter.annotation) == "float" else value)
         try:
             result = method(*args)
         except (Unsupported, TypeError):
