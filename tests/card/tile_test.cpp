@@ -139,8 +139,8 @@ std::vector<uint32_t> apply(Simd simd, int opcode, const std::vector<uint32_t>& 
                             uint32_t imm0, uint32_t imm1, bool rounded = false) {
   std::vector<uint32_t> out(a.size());
   const Kernels& kernels = tile_table(simd).registers[opcode];
-  const TileArguments arguments{out.data(), a.data(), b.data(), c.data(),
-                                imm0,       imm1,     static_cast<int64_t>(a.size())};
+  const TileArguments arguments{
+      out.data(), a.data(), b.data(), c.data(), imm0, imm1, static_cast<int64_t>(a.size())};
   if (rounded) {
     kernels.rounded(arguments);
   } else {
@@ -346,6 +346,17 @@ TEST(both_forms_of_simd_give_the_same_bits) {
         }
       }
     }
+  }
+}
+
+TEST(a_value_for_a_whole_group_keeps_the_sign_of_zero) {
+  const std::vector<uint32_t> a(64, bits_of(1.0f)), b = {bits_of(-0.0f), bits_of(0.0f)};
+  for (Simd simd : forms()) {
+    std::vector<uint32_t> out(64);
+    tile_table(simd).by_group[MUL].plain(
+        {out.data(), a.data(), b.data(), nullptr, 0, 0, 64, 32, 64, 1});
+    CHECK_EQ(out[0], bits_of(-0.0f));
+    CHECK_EQ(out[32], bits_of(0.0f));
   }
 }
 

@@ -11,7 +11,8 @@
 namespace spyre::card::SPYRE_SIMD_NAMESPACE {
 namespace {
 
-SPYRE_SIMD_INLINE F32x8 splat(float value) { return F32x8{} + value; }
+// Minus, since 0.0 + -0.0 would be 0.0.
+SPYRE_SIMD_INLINE F32x8 splat(float value) { return value - F32x8{}; }
 
 SPYRE_SIMD_INLINE float float_of(uint32_t word) {
   float value;
