@@ -6,9 +6,9 @@
 
 namespace spyre::card {
 
-// Two numbers with 9 fraction bits: where they nearly cancel, what is left is a multiple of the
-// last bit of the smaller one, and the larger one is less than twice that; so it is more than the
-// larger one divided by 2^11.
+// Numbers with 9 fraction bits, a the larger one: if less than half of a is left, b is more than
+// half of it and its last bit is at least a / 2^11. What is left is a multiple of that bit, or
+// zero.
 inline Bounds sum_of(const Bounds& a, const Bounds& b) {
   const float cancelled = std::max(a.most == 0 ? 0 : a.least, b.most == 0 ? 0 : b.least) * 0x1p-11f;
   const bool coarse = a.coarse && b.coarse;

@@ -308,6 +308,7 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
     reducer.write_results(bench.space);
     bench.space.use_results();
     (step.compact ? run_compact : run_instructions)(phase.epilogue, kept, bench.space);
+    if (!step.compact) continue;  // what follows holds for all lanes only if they are the same
     for (int result : phase.spread) {
       const uint32_t* value = bench.space.results[result];
       Bounds& bounds = bench.space.result_bounds[result] = Bounds::none();
