@@ -28,19 +28,37 @@ class Hardware:
     """The most that one core may address of one tensor."""
     host_bytes_per_us: float = 63_000.0
     """PCIe gen5 x16, each direction: 63 GB/s of payload."""
-    job_us: float = 5.0
-    """Starting a device job. Ours, until measured runs are published."""
+    job_us: float = 2.0
+    """Starting a device job. Fitted to the medians of softmax, see docs/device_time.md."""
     dma_us: float = 2.0
-    """Starting a transfer. Ours, as above."""
+    """Starting a transfer from or to the host. Ours, until measured runs are published."""
     cards_per_host: int = 8
+    burst_bytes: int = 4096
+    """Off-chip transfers: bursts of at most 32 words of 128 bytes. Published."""
+    burst_gap_bytes: int = 64
+    """Lost between two bursts, as bytes at full speed. Ours: half a word."""
+    transfer_start_us: float = 0.88
+    """Before the first word of an operand comes from, or goes to, device memory. Fitted to the
+    medians of softmax, which fall by this for each operand that moves to a scratchpad."""
+    read_sharers: int = 8
+    """Cores that one read of device memory serves at full speed. Public cost model, which prices
+    memory by max(1, max(m, n) / 8)."""
     matmul_flops_per_us: float = 98_304_000.0
     """98.304 TFLOP/s in 16 bits, the peak of the public cost model."""
+    pt_rows: int = 8
+    """Rows of a PE array: how many rows of a product pass it at once."""
+    pt_full_passes: int = 8
+    """Passes with the same weights at which the array reaches its peak. Public cost model:
+    efficiency min(1, sqrt(passes / 8))."""
+    partial_sum_us: float = 1.4e-4
+    """Handing an element's partial sum to the next core and adding it. Public cost model."""
     cycles_per_us: float = 1_500.0
     """Clock. Ours: the peak above over 32 cores x 2 corelets x 8x8 PEs of 8 multiply-adds."""
-    sfp_lanes_per_cycle: int = 64
-    """Simple operations of one corelet's SFP. Ours: a stick of 16-bit elements."""
-    sfp_special_cycles: int = 8
-    """Cycles of a transcendental function on the SFP. Ours."""
+    sfp_lanes_per_cycle: int = 8
+    """Elements of a simple operation on one corelet's SFP. Ours: the edge of its PE array."""
+    sfp_special_cycles: int = 12
+    """Cycles of a transcendental function or a division on the SFP. Fitted: softmax of 4096x2048
+    takes 320 us in upstream's model."""
     lx_bytes_per_cycle: int = 128
     """Scratchpad of one core. Ours: the width of the ring, 128 B per cycle and direction."""
 

@@ -49,7 +49,6 @@ from torch_spyre.backend.steps import (
     with_addresses,
 )
 from torch_spyre.backend.tile import arranged_column
-from torch_spyre.backend.timing import device_bytes, step_us
 from torch_spyre.opfuncs import OPFUNCS, TILE_OPCODES
 
 SIZES = {"mb": 128, "out": 256}
@@ -551,11 +550,6 @@ def test_epilogue_of_a_matmul_is_part_of_its_addresses_accesses_time_and_words(t
     assert uses[0, True] == next(a.region for a in accesses(step, ()) if a.writes)
     assert (uses[1, False].low, uses[1, False].high, uses[1, False].is_dense) == (0, 1024, False)
     assert not any(a.writes for a in accesses(replace(joined, epilogue=code[:-1]), ()))
-
-    assert device_bytes(joined) == device_bytes(step) + 1024
-    slow = Instruction(exp, 9, 0)
-    many = replace(joined, epilogue=(slow,) * 200 + code[-1:])
-    assert step_us(many) > step_us(joined) >= step_us(step)
 
     writer = ProgramWriter()
     writer.add(joined)

@@ -87,6 +87,49 @@ TEST(loops_of_count_zero_and_without_steps_do_nothing) {
   CHECK_EQ(x[0], 1);
 }
 
+// An operation that reads 2 x 3 sticks of device memory, of which two cores each have 3, and writes
+// 5 sticks of its scratchpad on each core; its partial sums, 10 of them, go over 3 hops.
+Words work(int64_t loops, double us) {
+  const Words flows = {0, 0, 128, 2, 2, 1, 2, 384, 3, 2, 3, 128, 1, 1, 128, 1, 5, 1, 5, 128};
+  Words payload = {0, 0, 0, 3, 10, 2};
+  append(payload, flows);
+  return step_words(9, 2, loops, "add", us, payload);
+}
+
+TEST(works_are_counted_as_often_as_their_steps_run) {
+  Rig rig;
+  rig.add_argument(128);
+  TileSpec looped = increment(0);
+  for (auto& o : looped.operands) o.loop_strides = {0};
+  Counters counters;
+  const auto bytes = program_of({work(0, 1.5), tile_step(increment(0), 0, 0), begin_loop(4, 0),
+                                 work(1, 2), work(1, 0.5), tile_step(looped, 1, 0), end_loop(0)});
+  const auto program = parse_program({kProgramSegment, bytes});
+  CHECK_EQ(program->device_us, 1.5 + 4 * 2.5);
+  run_program(*program, rig.arguments,
+              {rig.memory, rig.pool, rig.numerics, rig.lx.by_core(), &counters});
+  const Totals totals = counters.get();
+  CHECK_EQ(totals.device_us, 1.5 + 4 * 2.5);
+  CHECK_EQ(totals.memory_read, 9 * 128 * 6);
+  CHECK_EQ(totals.memory_written, 0);
+  CHECK_EQ(totals.lx, 9 * 128 * 5 * 2);
+  CHECK_EQ(totals.ring, 9 * 3 * 10 * 4);
+  CHECK_EQ(totals.launches, 0);
+  counters.reset();
+  CHECK_EQ(counters.get().memory_read, 0);
+}
+
+TEST(a_work_without_its_step_is_refused) {
+  const auto at_the_end = program_of({work(0, 1)});
+  CHECK_THROWS(parse_program({kProgramSegment, at_the_end}), ProgramError, "has no step");
+  const auto before_a_loop = program_of({work(0, 1), begin_loop(1, 0), end_loop(0)});
+  CHECK_THROWS(parse_program({kProgramSegment, before_a_loop}), ProgramError, "has no step");
+  Words huge = {0, 0, 0, 0, 0, 1, 0, 0, 128, 2, 1, 1, int64_t{1} << 49, 0, 1, 1, int64_t{1} << 49,
+                0};
+  const auto too_much = program_of({step_words(9, 1, 0, "add", 1, huge)});
+  CHECK_THROWS(parse_program({kProgramSegment, too_much}), ProgramError, "more bytes");
+}
+
 TEST(scratchpads_are_private_and_keep_their_contents) {
   Rig rig;
   auto* x = reinterpret_cast<float*>(rig.add_argument(4 * 128));
@@ -144,8 +187,8 @@ TEST(malformed_steps_are_refused) {
     CHECK_THROWS(parse(program_of(steps)), ProgramError, part);
   };
   Words bad = good;
-  bad[0] = 9;
-  refused("its kind is 9", {bad});
+  bad[0] = 10;
+  refused("its kind is 10", {bad});
   bad[0] = 0;
   refused("its kind is 0", {good, bad});
   bad = good;

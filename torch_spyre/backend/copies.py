@@ -181,7 +181,7 @@ def lower_topk(sdsc: Sdsc) -> Topk:
     it is one dimension, whose axis in the output is shorter."""
     source, out = sdsc.tensors[sdsc.inputs[0]], sdsc.tensors[sdsc.output]
     source_axes, out_axes = sdsc.axes(source), sdsc.axes(out)
-    reduced, chosen, k = _topk_dims(sdsc, source, out)
+    reduced, chosen, k = topk_dims(sdsc, source, out)
     if source.stick in (reduced, chosen) or source.stick != out.stick or not source.is_dense:
         raise BundleError(
             f"{sdsc.op}: found {sdsc.op} along {reduced}, with sticks along {source.stick} and "
@@ -242,7 +242,7 @@ def lower_topk(sdsc: Sdsc) -> Topk:
     )
 
 
-def _topk_dims(sdsc: Sdsc, source: Tensor, out: Tensor) -> tuple[str, str, int]:
+def topk_dims(sdsc: Sdsc, source: Tensor, out: Tensor) -> tuple[str, str, int]:
     """The dimension of the values, that of the chosen, and how many are chosen."""
     alone = [d for d in sdsc.dims if source.scale(d) == 1 and out.scale(d) != 1]
     chosen = [d for d in sdsc.dims if out.scale(d) == 1 and source.scale(d) != 1]

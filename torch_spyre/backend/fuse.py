@@ -57,7 +57,6 @@ from torch_spyre.backend.steps import (
     addresses,
     with_addresses,
 )
-from torch_spyre.backend.timing import with_time
 from torch_spyre.opfuncs import TILE_OPCODES
 
 _WIDEN, _NARROW, _WHERE = (TILE_OPCODES[name] for name in ("widen", "narrow", "where"))
@@ -83,7 +82,14 @@ def join(first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> Joined | 
     Only how operands lie to one another counts: layers that are alike are joined once."""
     places = _Places(first, second, loop_counts)
     joined = _join(places.leave(first), places.leave(second), loop_counts)
-    return None if joined is None else places.return_to(joined, first.source + second.source)
+    if joined is None:
+        return None
+    # On the card both remain what they are: operands that the join keeps in registers count.
+    return replace(
+        places.return_to(joined, first.source + second.source),
+        works=first.works + second.works,
+        time_us=first.time_us + second.time_us,
+    )
 
 
 class _Places:
@@ -114,7 +120,8 @@ class _Places:
         for address in addresses(step):
             number = self._piece_of[address]
             new.append(_moved(address, number, -self._pieces[number].low))
-        return replace(with_addresses(step, tuple(new)), name="", source=())
+        bare: Any = with_addresses(step, tuple(new))
+        return replace(bare, name="", source=(), works=(), time_us=0.0)
 
     def return_to(self, step: Joined, source: tuple[str, ...]) -> Joined:
         """A step made of those that left."""
@@ -181,10 +188,7 @@ def drop_stores(step: Joined, operands: set[int]) -> Joined:
 
 def clean(step: Joined) -> Joined:
     """Drop instructions whose results nobody reads, and operands that nobody uses."""
-    cleaned = _clean_product(step) if isinstance(step, Matmul) else _clean_tile(step)
-    timed = with_time(cleaned)
-    assert isinstance(timed, (Tile, Matmul))
-    return timed
+    return _clean_product(step) if isinstance(step, Matmul) else _clean_tile(step)
 
 
 def _clean_product(step: Matmul) -> Matmul:

@@ -24,7 +24,7 @@ from torch_spyre.backend.matmul import lower_matmul
 from torch_spyre.backend.sdsc import Sdsc
 from torch_spyre.backend.steps import Address, Step, addresses, with_addresses
 from torch_spyre.backend.tile import lower_tile
-from torch_spyre.backend.timing import with_time
+from torch_spyre.backend.timing import with_work
 
 
 def lower(operation: Operation) -> Step:
@@ -33,13 +33,16 @@ def lower(operation: Operation) -> Step:
         step = lower_sdsc(operation.sdsc)
     except BundleError as error:
         raise BundleError(f"{operation.file}: {error}") from None
-    step = replace(bind(step, operation.addresses), name=operation.name, source=(operation.name,))
-    return with_time(step)
+    return replace(bind(step, operation.addresses), name=operation.name, source=(operation.name,))
 
 
 @lru_cache(maxsize=1024)
 def lower_sdsc(sdsc: Sdsc) -> Step:
     """The step with addresses that name tensors: `argument` is the number of the tensor."""
+    return with_work(_lower(sdsc), sdsc)
+
+
+def _lower(sdsc: Sdsc) -> Step:
     row = sdsc.opfunc
     if sdsc.index is not None:
         return lower_gather(sdsc)

@@ -38,6 +38,7 @@ from torch_spyre.backend.steps import (
     Topk,
     loops_around,
 )
+from torch_spyre.device_time import Axis, Flow, Work, price
 
 MAGIC = b"SPYREPRG"
 VERSION = 3
@@ -74,8 +75,11 @@ class ProgramWriter:
                     f"{item.name}: found {loops_around(item)} loop strides, "
                     f"allowed: {self._loops}, one for each loop around it"
                 )
+            for work in item.works:
+                self._step(Kind.WORK, work.cores, work.name, price(work).us, _encode_work(work))
             kind, payload = _encode(item)
-            self._step(kind, item.cores, item.name, item.time_us, payload)
+            time = 0.0 if item.works else item.time_us
+            self._step(kind, item.cores, item.name, time, payload)
 
     def _step(self, kind: Kind, cores: int, name: str, time_us: float, payload: list[int]) -> None:
         text = name.encode()
@@ -91,6 +95,14 @@ class ProgramWriter:
             raise ProgramError(f"found {self._loops} loops without an end, allowed: none")
         header = _HEADER.pack(MAGIC, VERSION, len(self._words))
         return header + struct.pack(f"<{len(self._words)}Q", *(w & _LOW for w in self._words))
+
+
+def _encode_work(work: Work) -> list[int]:
+    words = [work.lane_cycles, work.macs, work.rows, work.hops, work.partial, len(work.flows)]
+    for flow in work.flows:
+        words += [int(flow.writes), int(flow.in_lx), flow.unit, len(flow.axes)]
+        words += _flat(flow.axes)
+    return words
 
 
 def _encode(step: Step) -> tuple[Kind, list[int]]:
@@ -204,13 +216,26 @@ def read_program(data: bytes) -> list[Item]:
         raise ProgramError(f"found {room} words, allowed: {count} as the header says")
     words = struct.unpack_from(f"<{count}q", data, _HEADER.size)
     items: list[Item] = []
+    works: list[Work] = []
     at = 0
     while at < count:
         length = words[at + 1] if at + 1 < count else 0
         if length < 6 or at + length > count:
             raise ProgramError(f"word {at + 1}: found a step of {length} words, allowed: 6 or more")
-        items.append(_Reader(words[at : at + length], at).step())
+        item = _Reader(words[at : at + length], at).step()
+        if isinstance(item, Work):
+            works.append(item)
+        elif isinstance(item, (LoopBegin, LoopEnd)):
+            items.append(item)
+        elif works:
+            time = sum((price(work).us for work in works), 0.0)
+            items.append(replace(item, works=tuple(works), time_us=time))
+            works = []
+        else:
+            items.append(item)
         at += length
+    if works:
+        raise ProgramError(f"found the work of '{works[0].name}' at the end, allowed: its step")
     return items
 
 
@@ -229,19 +254,20 @@ class _Reader:
     def _list(self, count: int) -> tuple[int, ...]:
         return tuple(self._next() for _ in range(count))
 
-    def step(self) -> Item:
+    def step(self) -> Item | Work:
         kind, _length, cores, loops, name_bytes = self._list(5)
         packed = struct.pack(f"<{-(-name_bytes // 8)}q", *self._list(-(-name_bytes // 8)))
         self._cores, self._loops = cores, loops
         self._name = packed[:name_bytes].decode()
         self._time: float = struct.unpack("<d", struct.pack("<q", self._next()))[0]
-        readers: dict[Kind, Callable[[], Item]] = {
+        readers: dict[Kind, Callable[[], Item | Work]] = {
             Kind.TILE: self._tile,
             Kind.MATMUL: self._matmul,
             Kind.COPY: self._copy,
             Kind.GATHER: self._gather,
             Kind.SCATTER: lambda: replace(self._gather(), scatters=True),
             Kind.TOPK: self._topk,
+            Kind.WORK: self._work,
             Kind.LOOP_BEGIN: lambda: LoopBegin(self._next()),
             Kind.LOOP_END: LoopEnd,
         }
@@ -255,6 +281,15 @@ class _Reader:
                 f"step '{self._name}', allowed: none"
             )
         return item
+
+    def _work(self) -> Work:
+        cycles, macs, rows, hops, partial, count = self._list(6)
+        flows = []
+        for _ in range(count):
+            writes, in_lx, unit, dims = self._list(4)
+            axes = tuple(Axis(*self._list(4)) for _ in range(dims))
+            flows.append(Flow(bool(writes), bool(in_lx), unit, axes))
+        return Work(self._name, self._cores, tuple(flows), cycles, macs, rows, hops, partial)
 
     def _rows(self, width: int) -> tuple[tuple[int, ...], ...]:
         return tuple(self._list(width) for _ in range(self._cores))

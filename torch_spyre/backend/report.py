@@ -156,7 +156,7 @@ def distinct_steps(items: Iterable[Item]) -> int:
             replace(a, argument=0, offsets=tuple([o - a.offsets[0] for o in a.offsets]))
             for a in addresses(item)
         )
-        bare = replace(with_addresses(item, relative), name="", source=(), time_us=0.0)
+        bare = replace(with_addresses(item, relative), name="", source=(), time_us=0.0, works=())
         seen.add(bare)
     return len(seen)
 

@@ -16,6 +16,7 @@ from enum import IntEnum
 from math import prod
 
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
+from torch_spyre.device_time import Work
 
 MAX_REGISTERS = 32
 MAX_OPERANDS = 24
@@ -31,6 +32,7 @@ class Kind(IntEnum):
     LOOP_BEGIN = 6
     LOOP_END = 7
     SCATTER = 8
+    WORK = 9
 
 
 class Space(IntEnum):
@@ -144,6 +146,8 @@ class Tile:
     """The operations it stands for, in order."""
     starts: tuple[tuple[int, ...], ...] = ()
     """For each core its first point per dimension, where cores divide a grid; not written."""
+    works: tuple[Work, ...] = ()
+    """What the operations it stands for do on the card, in order."""
 
     @property
     def dims(self) -> int:
@@ -198,6 +202,7 @@ class Matmul:
     source: tuple[str, ...] = ()
     starts: tuple[tuple[int, ...], ...] = ()
     """For each core its first batch..., row, stick of columns, as in a Tile."""
+    works: tuple[Work, ...] = ()
 
     def sticks(self, columns: int) -> int:
         """Of `out` that a number of columns takes."""
@@ -232,6 +237,7 @@ class Copy:
     destination: CopySide
     time_us: float = 0.0
     source: tuple[str, ...] = ()
+    works: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -257,6 +263,7 @@ class Gather:
     source: tuple[str, ...] = ()
     scatters: bool = False
     """The index chooses rows of `out`, not of `value`."""
+    works: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -274,6 +281,7 @@ class Topk:
     output: Operand
     time_us: float = 0.0
     source: tuple[str, ...] = ()
+    works: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True)

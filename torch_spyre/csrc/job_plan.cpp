@@ -173,8 +173,9 @@ void run_compute(JobPlan& plan, size_t index, const Arguments& arguments, card::
   const std::byte* bytes = card.memory.host(program_memory(plan) + offset);
   const auto& program =
       read_program(plan.programs[index], offset, {bytes, plan.allocation_size - offset});
+  card.counters.add({.device_us = card.hardware.job_us, .launches = 1});
   card::run_program(program, arguments.addresses,
-                    {card.memory, thread_pool(), numerics(), card.lx.by_core()});
+                    {card.memory, thread_pool(), numerics(), card.lx.by_core(), &card.counters});
 }
 
 void run_step(JobPlan& plan, size_t index, const Arguments& arguments, card::Card& card) {

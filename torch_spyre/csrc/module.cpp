@@ -280,6 +280,30 @@ void bind_streams(py::module& m) {
   m.def("_stream_time_us", [](int device, int stream) {
     return get_card(check_device_index(device)).queue.stream_time_us(stream);
   });
+  // What programs have done; work that is queued is waited for, so that it is all there.
+  m.def("_counters", [](int device) {
+    auto& card = get_card(check_device_index(device));
+    card::Totals totals;
+    {
+      NoGil no_gil;
+      card.queue.drain();
+      totals = card.counters.get();
+    }
+    py::dict result;
+    result["device_time_us"] = totals.device_us;
+    result["hbm_read_bytes"] = totals.memory_read;
+    result["hbm_write_bytes"] = totals.memory_written;
+    result["lx_bytes"] = totals.lx;
+    result["ring_bytes"] = totals.ring;
+    result["launches"] = totals.launches;
+    return result;
+  });
+  m.def("_reset_counters", [](int device) {
+    auto& card = get_card(check_device_index(device));
+    NoGil no_gil;
+    card.queue.drain();
+    card.counters.reset();
+  });
   m.def("_host_callback", [](int device, int stream, py::function function) {
     // The function is called, and dropped, with the GIL held.
     auto* held = new py::function(std::move(function));

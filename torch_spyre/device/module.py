@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device import impl, memory, properties, random, streams
+from torch_spyre.device import counters, impl, memory, properties, random, streams
 from torch_spyre.ops import fallbacks
 
 _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
@@ -69,6 +69,10 @@ _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
         "set_stream",
         "stream",
         "synchronize",
+    ),
+    counters: (
+        "counters",
+        "reset_counters",
     ),
     fallbacks: (
         "FallbackWarning",

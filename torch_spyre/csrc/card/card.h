@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "counters.h"
 #include "dma.h"
 #include "memory.h"
 #include "pool.h"
@@ -56,6 +57,7 @@ class Card {
   const Hardware hardware;
   Memory memory;
   Scratchpads lx;
+  Counters counters;
   Queue queue;  // declared last: it stops before the memory goes
 };
 

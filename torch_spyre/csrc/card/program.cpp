@@ -5,8 +5,10 @@
 #include <cctype>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "step_profile.h"
+#include "work.h"
 
 namespace spyre::card {
 namespace {
@@ -60,7 +62,17 @@ Header read_header(const Program& program) {
 
 // ---- Steps ------------------------------------------------------------------------------------
 
-enum Kind : int64_t { TILE = 1, MATMUL, COPY_STEP, GATHER, TOPK, LOOP_BEGIN, LOOP_END, SCATTER };
+enum Kind : int64_t {
+  TILE = 1,
+  MATMUL,
+  COPY_STEP,
+  GATHER,
+  TOPK,
+  LOOP_BEGIN,
+  LOOP_END,
+  SCATTER,
+  WORK
+};
 
 constexpr int64_t kMaxCores = 1024;
 constexpr int64_t kMaxLoops = 32;
@@ -105,6 +117,9 @@ class Parser {
     if (!open_loops_.empty()) {
       throw ProgramError("the program at " + where_ + " ends inside a loop");
     }
+    if (has_work_) {
+      throw ProgramError("the program at " + where_ + " ends with a work that has no step");
+    }
     return result_;
   }
 
@@ -125,10 +140,19 @@ class Parser {
     step.head = parse_head(head_reader);
     const size_t head_words = 6 + (step.head.name.size() + 7) / 8;
     WordReader reader(words.subspan(head_words), number + " " + step.head.name);
-    if (step.head.kind == LOOP_END) {
+    const bool is_loop = step.head.kind == LOOP_BEGIN || step.head.kind == LOOP_END;
+    if (is_loop && has_work_) reader.fail("the work before it has no step");
+    if (step.head.kind == WORK) {
+      work_ += parse_work(reader, step.head);
+      has_work_ = true;
+    } else if (step.head.kind == LOOP_END) {
       end_loop(step.head, reader);
     } else {
       parse_payload(step, reader);
+      work_.device_us += step.head.device_us;
+      step.head.device_us = work_.device_us;
+      step.totals = std::exchange(work_, {});
+      has_work_ = false;
       result_->device_us += step.head.device_us * repeats_;
       result_->steps.push_back(std::move(step));
       if (result_->steps.back().head.kind == LOOP_BEGIN) begin_loop();
@@ -140,8 +164,8 @@ class Parser {
   StepHead parse_head(WordReader& reader) const {
     StepHead head;
     head.kind = reader.next();
-    if (head.kind < TILE || head.kind > SCATTER) {
-      reader.fail("its kind is " + std::to_string(head.kind) + ", this card knows 1 to 8");
+    if (head.kind < TILE || head.kind > WORK) {
+      reader.fail("its kind is " + std::to_string(head.kind) + ", this card knows 1 to 9");
     }
     reader.next();  // its length
     head.cores = static_cast<int>(reader.next(0, kMaxCores, "the number of cores"));
@@ -202,6 +226,8 @@ class Parser {
   std::vector<size_t> open_loops_;
   double repeats_ = 1;
   std::vector<double> repeats_of_;
+  Totals work_;  // of operations whose step comes next
+  bool has_work_ = false;
   std::shared_ptr<ParsedProgram> result_ = std::make_shared<ParsedProgram>();
 };
 
@@ -223,7 +249,7 @@ void run_step(const ProgramStep& step, const RunContext& context) {
 
 // Steps first ... last; loop_index has the loops around them.
 void run_steps(const ParsedProgram& program, size_t first, size_t last, RunContext& context,
-               std::vector<int64_t>& loop_index, bool profile) {
+               std::vector<int64_t>& loop_index, bool profile, Totals& totals) {
   using Clock = std::chrono::steady_clock;
   for (size_t i = first; i < last; i++) {
     const ProgramStep& step = program.steps[i];
@@ -231,7 +257,7 @@ void run_steps(const ParsedProgram& program, size_t first, size_t last, RunConte
       const LoopStep& loop = std::get<LoopStep>(step.what);
       loop_index.push_back(0);
       for (; loop_index.back() < loop.count; ++loop_index.back()) {
-        run_steps(program, i + 1, loop.end, context, loop_index, profile);
+        run_steps(program, i + 1, loop.end, context, loop_index, profile, totals);
       }
       loop_index.pop_back();
       i = loop.end - 1;
@@ -240,10 +266,12 @@ void run_steps(const ParsedProgram& program, size_t first, size_t last, RunConte
     context.loop_index = loop_index;
     if (!profile) {
       run_step(step, context);
+      totals += step.totals;
       continue;
     }
     const auto begin = Clock::now();
     run_step(step, context);
+    totals += step.totals;
     note_step(program, i, std::chrono::duration<double>(Clock::now() - begin).count());
   }
 }
@@ -314,7 +342,18 @@ void run_program(const ParsedProgram& program, std::span<const Address> argument
                      .loop_index = {}};
   std::vector<int64_t> loop_index;
   loop_index.reserve(kMaxLoops);
-  run_steps(program, 0, program.steps.size(), context, loop_index, is_profiling_steps());
+  Totals totals;
+  // What has run counts, also when a step after it fails.
+  const auto count = [&] {
+    if (environment.counters != nullptr) environment.counters->add(totals);
+  };
+  try {
+    run_steps(program, 0, program.steps.size(), context, loop_index, is_profiling_steps(), totals);
+  } catch (...) {
+    count();
+    throw;
+  }
+  count();
 }
 
 std::vector<std::byte> parse_hex_program(std::string_view text, const std::string& name) {

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "copy_step.h"
+#include "counters.h"
 #include "gather.h"
 #include "matmul.h"
 #include "memory.h"
@@ -58,6 +59,7 @@ struct LoopStep {
 struct ProgramStep {
   StepHead head;
   std::variant<LoopStep, TileStep, MatmulStep, CopyStep, GatherStep, TopkStep> what;
+  Totals totals;  // of one run: those of its operations
 };
 
 const char* step_kind_name(int64_t kind);  // "tile", "matmul" ...
@@ -77,6 +79,7 @@ struct RunEnvironment {
   ThreadPool& pool;
   Numerics numerics = Numerics::DLFLOAT16;
   std::span<std::byte* const> lx;  // scratchpads by core
+  Counters* counters = nullptr;    // where to count what steps do, or nowhere
 };
 
 // Runs a program to its end, on the calling thread and the pool. `arguments` are the device
