@@ -284,5 +284,9 @@ TEST(the_best_form_exists_and_missing_ones_are_refused) {
   CHECK(has_simd(best_simd()));
   CHECK(has_simd(Simd::PORTABLE));
   if (!has_simd(Simd::AVX2)) CHECK_THROWS(convert_table(Simd::AVX2), std::invalid_argument, "AVX2");
+  if (!has_simd(Simd::AVX512)) {
+    CHECK_THROWS(convert_table(Simd::AVX512), std::invalid_argument, "AVX-512");
+  }
+  CHECK(!has_simd(Simd::AVX512) || has_simd(Simd::AVX2));
   CHECK_THROWS(copy_of(3), std::invalid_argument, "3 bytes");
 }

@@ -352,7 +352,10 @@ TEST(formats_may_differ) {
 
 TEST(every_dlfloat16_code_is_unpacked_as_its_definition_says) {
   Card card;
-  for (int64_t rows : {1, 7}) {  // on the fly, and to panels
+  for (auto [rows, simd] :
+       {std::pair{1, Simd::PORTABLE}, std::pair{7, Simd::PORTABLE}, std::pair{1, Simd::AVX2},
+        std::pair{7, Simd::AVX2}, std::pair{1, Simd::AVX512}, std::pair{7, Simd::AVX512}}) {
+    if (!has_simd(simd)) continue;  // one row is unpacked on the fly, seven to panels
     const Problem problem = whole(rows, 65536, 1, kFp32, kFp16, kFp32);
     for (int64_t r = 0; r < rows; ++r) {
       store_float(kFp32, {}, 1.0f, card.argument(0) + problem.x.offset(0, r, 0));
@@ -361,7 +364,7 @@ TEST(every_dlfloat16_code_is_unpacked_as_its_definition_says) {
       const uint16_t bits = static_cast<uint16_t>(code);
       std::memcpy(card.argument(1) + problem.y.offset(0, 0, code), &bits, 2);
     }
-    run(card, problem);
+    run(card, problem, Numerics::DLFLOAT16, simd);
     for (int64_t code = 0; code < 65536; ++code) {
       float is;
       std::memcpy(&is, card.argument(2) + problem.out.offset(0, rows - 1, code), 4);
@@ -491,27 +494,31 @@ TEST(divided_sums_agree_with_sums_in_double) {
 }
 
 TEST(all_forms_of_simd_give_the_same_bits) {
-  if (!has_simd(Simd::AVX2)) return;
   Random random(8);
   Card card;
   for (Numerics numerics : {Numerics::DLFLOAT16, Numerics::IEEE}) {
     for (DataFormat y : {kFp16, kFp32, kFp8}) {
-      for (int64_t rows : {1, 2, 4, 13}) {
-        Problem problem = whole(rows, 100, 300, kFp16, y, kFp16);
-        divide(problem, 1, 1, 1, 2);
+      // All numbers of rows of the kernels, on the fly and unpacked; all numbers of their panels.
+      for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 13}) {
+        const int64_t columns = 100 + 16 * (rows % 4);
+        Problem problem = whole(rows, columns, 300, kFp16, y, kFp16);
+        divide(problem, 1, 1, 1, 1 + rows % 2);
         fill_inputs(card, problem, random, numerics);
-        // Special values among them, NaN of both signs too.
-        for (int i = 0; i < 20; ++i) {
+        // Special values among them, NaN of both signs too; or none, for the quick forms.
+        for (int i = 0; i < (rows % 3 == 0 ? 0 : 20); ++i) {
           const uint16_t bits = static_cast<uint16_t>(0x7ffe | (random() & 0x8001));
           std::memcpy(card.argument(0) + problem.x.offset(0, 0, random() % 300), &bits, 2);
-          std::memset(card.argument(1) + problem.y.offset(0, random() % 300, random() % 100),
+          std::memset(card.argument(1) + problem.y.offset(0, random() % 300, random() % columns),
                       random() & 1 ? 0xff : 0x7f, bytes_per_elem(y));
         }
-        run(card, problem, numerics, Simd::AVX2);
-        const auto expected = bytes_of_out(card, problem);
-        clear_out(card, problem);
         run(card, problem, numerics, Simd::PORTABLE);
-        CHECK(bytes_of_out(card, problem) == expected);
+        const auto expected = bytes_of_out(card, problem);
+        for (Simd simd : {Simd::AVX2, Simd::AVX512}) {
+          if (!has_simd(simd)) continue;
+          clear_out(card, problem);
+          run(card, problem, numerics, simd);
+          CHECK(bytes_of_out(card, problem) == expected);
+        }
       }
     }
   }

@@ -107,12 +107,18 @@ Conversion copy_of(int64_t elem_bytes) {
 bool has_simd(Simd simd) {
   static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                            __builtin_cpu_supports("f16c");
-  return simd == Simd::PORTABLE || avx2;
+  static const bool avx512 =
+      avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return simd == Simd::PORTABLE || (simd == Simd::AVX2 && avx2) || (simd == Simd::AVX512 && avx512);
 }
 
 const ConvertTable& convert_table(Simd simd) {
-  if (!has_simd(simd)) throw std::invalid_argument("this processor has no AVX2, FMA and F16C");
-  return simd == Simd::AVX2 ? simd_avx2::kConvertTable : simd_portable::kConvertTable;
+  if (!has_simd(simd)) {
+    throw std::invalid_argument(simd == Simd::AVX512 ? "this processor has no AVX-512 F, BW, VL, DQ"
+                                                     : "this processor has no AVX2, FMA and F16C");
+  }
+  return simd == Simd::PORTABLE ? simd_portable::kConvertTable : simd_avx2::kConvertTable;
 }
 
 #else
@@ -120,14 +126,16 @@ const ConvertTable& convert_table(Simd simd) {
 bool has_simd(Simd simd) { return simd == Simd::PORTABLE; }
 
 const ConvertTable& convert_table(Simd simd) {
-  if (!has_simd(simd)) throw std::invalid_argument("AVX2 exists on x86 only");
+  if (!has_simd(simd)) throw std::invalid_argument("AVX2 and AVX-512 exist on x86 only");
   return simd_portable::kConvertTable;
 }
 
 #endif
 
 Simd best_simd() {
-  static const Simd best = has_simd(Simd::AVX2) ? Simd::AVX2 : Simd::PORTABLE;
+  static const Simd best = has_simd(Simd::AVX512) ? Simd::AVX512
+                           : has_simd(Simd::AVX2) ? Simd::AVX2
+                                                  : Simd::PORTABLE;
   return best;
 }
 

@@ -16,7 +16,8 @@
 
 namespace spyre::card {
 
-enum class Simd : int8_t { PORTABLE, AVX2 };
+// With AVX512 only matrix products have kernels of their own; all else is that of AVX2.
+enum class Simd : int8_t { PORTABLE, AVX2, AVX512 };
 Simd best_simd();
 bool has_simd(Simd simd);
 

@@ -10,6 +10,8 @@
 // With few rows there is no use in storing what is unpacked of y: it is multiplied on the fly.
 #include "matmul.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -22,7 +24,15 @@ namespace spyre::card {
 #if defined(__x86_64__) || defined(__i386__)
 const MatmulKernels& matmul_kernels(Simd simd) {
   (void)convert_table(simd);  // throws when the processor does not have it
-  return simd == Simd::AVX2 ? simd_avx2::kMatmulKernels : simd_portable::kMatmulKernels;
+  switch (simd) {
+    case Simd::AVX512:
+      return simd_avx512::kMatmulKernels;
+    case Simd::AVX2:
+      return simd_avx2::kMatmulKernels;
+    case Simd::PORTABLE:
+      break;
+  }
+  return simd_portable::kMatmulKernels;
 }
 #else
 const MatmulKernels& matmul_kernels(Simd simd) {
@@ -41,6 +51,7 @@ using Product = MatmulStep::Product;
 constexpr int64_t kWholeDepth = 512;  // up to which depth is one block
 constexpr int64_t kDepthBlock = 384;
 constexpr int64_t kDirectDepth = 128;       // the same for what is multiplied on the fly
+constexpr int64_t kShallowDepth = 64;       // up to which a strip is in the L1 cache, too
 constexpr int64_t kStripFloats = 36 << 10;  // of x
 constexpr int64_t kMostStripRows = 96;
 constexpr int64_t kLeastStripRows = 48;
@@ -67,8 +78,18 @@ int64_t depth_block(int64_t depth) {
 }
 
 int64_t strip_rows(int64_t depth_block) {
+  if (depth_block <= kShallowDepth) return kLeastStripRows;
   const int64_t rows = kStripFloats / depth_block / kMicroRows * kMicroRows;
   return std::clamp(rows, kLeastStripRows, kMostStripRows);
+}
+
+// Panels of several megabytes that all strips walk through are more small pages than a processor
+// remembers. A wish that the system may ignore.
+void advise_large_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  constexpr size_t kLargePage = 2 << 20;
+  if (bytes >= 2 * kLargePage) (void)::madvise(data, bytes, MADV_HUGEPAGE);
+#endif
 }
 
 // Memory of a thread that is kept from one step to the next, so that its pages are touched once.
@@ -77,8 +98,10 @@ class Scratch {
   float* get(int64_t floats) {
     if (floats > size_) {
       data_.reset();  // before the next: never both
-      data_.reset(static_cast<float*>(::operator new(floats * sizeof(float), kAlignment)));
+      const size_t bytes = floats * sizeof(float);
+      data_.reset(static_cast<float*>(::operator new(bytes, kAlignment)));
       size_ = floats;
+      advise_large_pages(data_.get(), bytes);
     }
     return data_.get();
   }
@@ -254,42 +277,48 @@ class Matmul {
                             {k, std::min(step, depth - k), some.tile.column, some.tile.computed},
                             some.panels + k * some.tile.computed);
     });
-    // The same number for each thread.
+    // The same number for each thread, and all of about the same size.
     const int64_t strips = round_up(pieces_of(block.count, strip_rows(step)), threads_);
-    const int64_t rows = round_up(pieces_of(block.count, strips), kMicroRows);
-    share(pieces_of(block.count, rows), [&](int64_t i) {
-      run_strip(block, depth, columns, i * rows, std::min(rows, block.count - i * rows));
+    const int64_t pieces = pieces_of(block.count, kMicroRows);
+    share(strips, [&](int64_t i) {
+      const int64_t row = pieces * i / strips * kMicroRows;
+      const int64_t end = std::min(pieces * (i + 1) / strips * kMicroRows, block.count);
+      run_strip(block, depth, columns, row, end - row);
     });
   }
 
-  // With several blocks of depth, as many columns at a time as have room for their sums in the
-  // cache.
   void run_strip(const RowBlock& block, int64_t depth, const std::vector<Columns>& columns,
                  int64_t row, int64_t rows) const {
-    const RowList& list = step_.row_lists[block.list];
-    const int64_t first = block.first + row;
     const int64_t step = depth_block(depth), padded = round_up(depth, kPanel);
-    const size_t at_once = depth > step ? kColumnsAtOnce : 1;
     float* a = own_rows.get(step * rows);
-    float* sum = sums.get(static_cast<int64_t>(at_once) * rows * kTileColumns);
-    for (size_t c = 0; c < columns.size(); c += at_once) {
-      const size_t end = std::min(columns.size(), c + at_once);
+    const auto unpack = [&](int64_t k, int64_t width) {
+      inputs_.unpack_rows(step_.row_lists[block.list], 0, {block.first + row, rows, k, width}, a);
+    };
+    if (depth <= step) {
+      unpack(0, padded);
+      for (const Columns& some : columns) {
+        multiply_whole(some.tile, block, row, a, padded, some.panels, depth, rows);
+      }
+      return;
+    }
+    // As many columns at a time as have room for their sums in the cache.
+    float* sum = sums.get(kColumnsAtOnce * rows * kTileColumns);
+    for (size_t c = 0; c < columns.size(); c += kColumnsAtOnce) {
+      const size_t end = std::min(columns.size(), c + kColumnsAtOnce);
+      const auto sum_of = [&](size_t i) {
+        return sum + static_cast<int64_t>(i - c) * rows * kTileColumns;
+      };
       for (int64_t k = 0; k < depth; k += step) {
         const int64_t some = std::min(step, depth - k), width = std::min(step, padded - k);
-        if (c == 0 || depth > step) inputs_.unpack_rows(list, 0, {first, rows, k, width}, a);
+        unpack(k, width);
         for (size_t i = c; i < end; ++i) {
           const Tile& tile = columns[i].tile;
           multiply_strip(tile, a, width, columns[i].panels + k * tile.computed, some, rows,
-                         sum + static_cast<int64_t>(i - c) * rows * kTileColumns,
-                         {k == 0, k + some == depth});
+                         sum_of(i), {k == 0, k + some == depth});
         }
       }
       for (size_t i = c; i < end; ++i) {
-        const Tile& tile = columns[i].tile;
-        float* strip = sum + static_cast<int64_t>(i - c) * rows * kTileColumns;
-        clear_padding(tile, rows, strip);
-        results_.store(*tile.product, list,
-                       {first, rows, tile.column / lanes_, tile.columns / lanes_}, strip);
+        store(columns[i].tile, block, row, rows, 0, columns[i].tile.columns, sum_of(i));
       }
     }
   }
@@ -408,14 +437,13 @@ class Matmul {
   // Sums are in strips of rows, and in these [sticks][rows][lanes].
   void run_tile(const Tile& tile, const RowBlock& block) const {
     const RowList& list = step_.row_lists[block.list];
-    const auto store = [&](int64_t row, int64_t rows, float* sum) {
-      results_.store(
-          *tile.product, list,
-          {block.first + tile.row + row, rows, tile.column / lanes_, tile.columns / lanes_}, sum);
+    const auto finish = [&](int64_t row, int64_t rows, float* sum) {
+      store(tile, block, tile.row + row, rows, 0, tile.columns, sum);
     };
     const int64_t count = tile.rows * tile.columns;
     if (list.depths.size() == 1) {
-      multiply(tile, block, 0, block.data, sums.get(count), store);
+      if (is_whole(block)) return run_whole_tile(tile, block);
+      multiply(tile, block, 0, block.data, sums.get(count), finish);
       return;
     }
     // The parts have blocks of their own, but strips that all of them share.
@@ -428,8 +456,50 @@ class Matmul {
       rows += round_up(list.depths[part], kPanel) * block.count;
     }
     for_each_strip(tile, block, [&](int64_t row, int64_t some) {
-      store(row, some, total + row * tile.columns);
+      finish(row, some, total + row * tile.columns);
     });
+  }
+
+  // Where depth is one block, sums are complete at once: those of a strip and one stick are
+  // computed and stored while they are in the L1 cache.
+  bool is_whole(const RowBlock& block) const {
+    const int64_t depth = step_.row_lists[block.list].depths[0];
+    return depth > 0 && depth <= depth_block(depth) && !is_direct(block.count);
+  }
+  void run_whole_tile(const Tile& tile, const RowBlock& block) const {
+    const int64_t depth = step_.row_lists[block.list].depths[0];
+    const int64_t width = round_up(depth, kPanel);
+    float* unpacked = panels.get(depth * kTileColumns);
+    inputs_.unpack_panels(inputs_.y(*tile.product, 0), {0, depth, tile.column, tile.computed},
+                          unpacked);
+    for_each_strip(tile, block, [&](int64_t row, int64_t rows) {
+      multiply_whole(tile, block, tile.row + row, block.data + (tile.row + row) * width, width,
+                     unpacked, depth, rows);
+    });
+  }
+  void multiply_whole(const Tile& tile, const RowBlock& block, int64_t row, const float* a,
+                      int64_t lda, const float* panels, int64_t depth, int64_t rows) const {
+    float* sum = sums.get(rows * lanes_);
+    for (int64_t n = 0; n < tile.columns; n += lanes_) {
+      inputs_.y_kernels().panels(a, lda, panels + n * depth, sum, lanes_, rows,
+                                 std::min(lanes_, tile.computed - n), depth, {true, true});
+      store(tile, block, row, rows, n, lanes_, sum);
+    }
+  }
+
+  // Sums of some rows of a block, and of some columns of a tile.
+  void store(const Tile& tile, const RowBlock& block, int64_t row, int64_t rows, int64_t column,
+             int64_t columns, float* sum) const {
+    if (column + columns > tile.computed) {  // the rest of the last stick becomes zeros
+      float* stick = sum + (columns - lanes_) * rows;
+      const int64_t first = tile.computed - (column + columns - lanes_);
+      for (int64_t r = 0; r < rows; ++r) {
+        std::fill(stick + r * lanes_ + first, stick + (r + 1) * lanes_, 0.0f);
+      }
+    }
+    results_.store(*tile.product, step_.row_lists[block.list],
+                   {block.first + row, rows, (tile.column + column) / lanes_, columns / lanes_},
+                   sum);
   }
 
   template <class Visit>
@@ -448,7 +518,6 @@ class Matmul {
                 Finish&& finish) const {
     const int64_t depth = step_.row_lists[block.list].depths[part];
     const auto finish_strip = [&](int64_t row, int64_t some) {
-      clear_padding(tile, some, sum + row * tile.columns);
       finish(row, some, sum + row * tile.columns);
     };
     const StickRow y = inputs_.y(*tile.product, part);
@@ -484,10 +553,9 @@ class Matmul {
   // Rows of x with all panels of a tile, in one block of depth.
   void multiply_strip(const Tile& tile, const float* a, int64_t lda, const float* panels,
                       int64_t depth, int64_t rows, float* sum, Continuation continuation) const {
-    for (int64_t n = 0; n < tile.computed; n += kPanel) {
-      inputs_.y_kernels().panel(a, lda, panels + n * depth,
-                                sum + n / lanes_ * lanes_ * rows + n % lanes_, lanes_, rows, depth,
-                                continuation);
+    for (int64_t n = 0; n < tile.computed; n += lanes_) {
+      inputs_.y_kernels().panels(a, lda, panels + n * depth, sum + n * rows, lanes_, rows,
+                                 std::min(lanes_, tile.computed - n), depth, continuation);
     }
   }
 
@@ -513,16 +581,6 @@ class Matmul {
         n += columns;
       }
       k += some;
-    }
-  }
-
-  // The rest of the last stick becomes zeros.
-  void clear_padding(const Tile& tile, int64_t rows, float* sum) const {
-    if (tile.computed == tile.columns) return;
-    float* stick = sum + (tile.columns - lanes_) * rows;
-    const int64_t first = tile.computed - (tile.columns - lanes_);
-    for (int64_t row = 0; row < rows; ++row, stick += lanes_) {
-      std::fill(stick + first, stick + lanes_, 0.0f);
     }
   }
 

@@ -45,7 +45,7 @@ MatmulKernels::Format kernels_for(DataFormat format, Numerics numerics,
                                   const MatmulKernels& kernels) {
   if (format == DataFormat::IEEE_FP32) return kernels.single;
   if (format == DataFormat::SEN143_FP8 || format == DataFormat::BFLOAT16) {
-    return {nullptr, nullptr, nullptr, kernels.single.panel};
+    return {nullptr, nullptr, nullptr, kernels.single.panels};
   }
   return is_dlfloat16(format, numerics) ? kernels.dlfloat16 : kernels.half;
 }

@@ -20,11 +20,12 @@ struct Continuation {
   bool first, last;
 };
 
-// c[rows, 16] from a[rows, depth] (rows are lda apart) and a panel b[depth, 16], whose columns are
-// in the order in which UnpackPanels of the format leaves them; c has rows ldc apart, in that order
-// too until `last`. Any number of rows.
-using MultiplyPanel = void (*)(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
-                               int64_t rows, int64_t depth, Continuation continuation);
+// c[rows, columns] from a[rows, depth] (rows are lda apart) and panels b[columns / 16][depth][16],
+// whose columns are in the order in which UnpackPanels of the format leaves them; c has rows ldc
+// apart, in that order too until `last`. Any number of rows.
+using MultiplyPanels = void (*)(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
+                                int64_t rows, int64_t columns, int64_t depth,
+                                Continuation continuation);
 // The same with elements of y as they lie in memory, rows y_stride bytes apart; columns is a
 // multiple of 16. At most kDirectRows rows.
 using MultiplyDirect = void (*)(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
@@ -45,7 +46,7 @@ struct MatmulKernels {
     UnpackPanels unpack;
     UnpackRows rows;
     MultiplyDirect direct;
-    MultiplyPanel panel;
+    MultiplyPanels panels;
   };
 
   Format dlfloat16, half, single;
@@ -55,6 +56,9 @@ struct MatmulKernels {
 
 const MatmulKernels& matmul_kernels(Simd simd);
 
+namespace simd_avx512 {
+extern const MatmulKernels kMatmulKernels;
+}
 namespace simd_avx2 {
 extern const MatmulKernels kMatmulKernels;
 }

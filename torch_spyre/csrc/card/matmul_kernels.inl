@@ -170,6 +170,14 @@ void multiply_panel(const float* a, int64_t lda, const float* b, float* c, int64
   }
 }
 
+template <class Elements>
+void multiply_panels(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
+                     int64_t rows, int64_t columns, int64_t depth, Continuation continuation) {
+  for (int64_t n = 0; n < columns; n += kPanel) {
+    multiply_panel<Elements>(a, lda, b + n * depth, c + n, ldc, rows, depth, continuation);
+  }
+}
+
 // ------------------------------------------------------------------------------------- unpacking
 
 template <class Elements, int kGroups, bool kOrdered, bool kAny>
@@ -327,11 +335,11 @@ void add_partial(float* total, const float* partial, int64_t count) {
 
 extern const MatmulKernels kMatmulKernels = {
     .dlfloat16 = {unpack_panels<Dlfloat16Elements>, unpack_rows<Dlfloat16Elements>,
-                  multiply_direct<Dlfloat16Elements>, multiply_panel<Dlfloat16Elements>},
+                  multiply_direct<Dlfloat16Elements>, multiply_panels<Dlfloat16Elements>},
     .half = {unpack_panels<HalfElements>, unpack_rows<HalfElements>, multiply_direct<HalfElements>,
-             multiply_panel<HalfElements>},
+             multiply_panels<HalfElements>},
     .single = {unpack_panels<FloatElements>, unpack_rows<FloatElements>,
-               multiply_direct<FloatElements>, multiply_panel<FloatElements>},
+               multiply_direct<FloatElements>, multiply_panels<FloatElements>},
     .add = add_partial,
 };
 

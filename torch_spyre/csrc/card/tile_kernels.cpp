@@ -24,7 +24,7 @@ int inputs_of(int opcode) {
 const TileTable& tile_table(Simd simd) {
 #if defined(__x86_64__) || defined(__i386__)
   if (!has_simd(simd)) throw std::invalid_argument("this processor has no AVX2, FMA and F16C");
-  if (simd == Simd::AVX2) return simd_avx2::kTileTable;
+  if (simd != Simd::PORTABLE) return simd_avx2::kTileTable;
 #else
   if (!has_simd(simd)) throw std::invalid_argument("AVX2 exists on x86 only");
 #endif

@@ -1,0 +1,355 @@
+// The kernels of matmul_kernels.h for x86 processors with AVX-512; chosen at run time by
+// matmul.cpp.
+//
+// Its own text, not a form of simd.h: 32 registers of 16 lanes want other blocks of sums, and a
+// vector holds a whole panel, so that unpacking leaves columns in their order.
+#if defined(__x86_64__) || defined(__i386__)
+
+// GCC 12 takes the undefined operands of its own intrinsics for a mistake (its bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+// Shared headers come before the target is set: their inline functions must stay runnable anywhere.
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "dlfloat16.h"
+#include "matmul_kernels.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))), \
+                             apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
+#endif
+
+#define SPYRE_INLINE [[gnu::always_inline]] inline
+
+namespace spyre::card::simd_avx512 {
+namespace {
+
+SPYRE_INLINE __m512 one_nan(__m512 value) {
+  const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000));
+  return _mm512_mask_mov_ps(value, _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q), nan);
+}
+
+// ------------------------------------------------------------------------------------ elements
+
+// How 16 elements become floats. As in matmul_kernels.inl the quick form may be wrong for rare
+// elements, takes note of what it has seen, and `was_right` says whether all was ordinary.
+
+struct FloatElements {
+  struct Seen {};
+  static constexpr int64_t kBytes = 4;
+  SPYRE_INLINE static __m512 unpack(const std::byte* from, Seen&) { return _mm512_loadu_ps(from); }
+  SPYRE_INLINE static __m512 unpack_any(const std::byte* from) { return _mm512_loadu_ps(from); }
+  SPYRE_INLINE static bool was_right(const Seen&) { return true; }
+};
+
+struct HalfElements {
+  struct Seen {};
+  static constexpr int64_t kBytes = 2;
+  SPYRE_INLINE static __m512 unpack_any(const std::byte* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  SPYRE_INLINE static __m512 unpack(const std::byte* from, Seen&) { return unpack_any(from); }
+  SPYRE_INLINE static bool was_right(const Seen&) { return true; }
+};
+
+struct Dlfloat16Elements {
+  struct Seen {
+    __m256i most;  // the largest magnitudes
+  };
+  static constexpr int64_t kBytes = 2;
+
+  // The sign is shifted in; the two bits below it must not be.
+  SPYRE_INLINE static __m512i number(__m256i code) {
+    static_assert(Dlfloat16::kShift == 14);
+    const __m512i shifted = _mm512_slli_epi32(_mm512_cvtepi16_epi32(code), Dlfloat16::kShift);
+    const __mmask16 numbers = _mm512_test_epi32_mask(
+        shifted, _mm512_set1_epi32(Dlfloat16::kMagnitude << Dlfloat16::kShift));
+    const __m512i bits =
+        _mm512_and_si512(shifted, _mm512_set1_epi32(static_cast<int32_t>(0x9fffffff)));
+    return _mm512_mask_add_epi32(bits, numbers, bits, _mm512_set1_epi32(Dlfloat16::kRebias));
+  }
+  SPYRE_INLINE static __m512 unpack(const std::byte* from, Seen& seen) {
+    const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    seen.most = _mm256_max_epu16(seen.most,
+                                 _mm256_and_si256(code, _mm256_set1_epi16(Dlfloat16::kMagnitude)));
+    return _mm512_castsi512_ps(number(code));
+  }
+  SPYRE_INLINE static __m512 unpack_any(const std::byte* from) {
+    const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi16(Dlfloat16::kMagnitude));
+    const __mmask16 infinite = _mm256_cmpeq_epi16_mask(
+        magnitude, _mm256_set1_epi16(static_cast<int16_t>(Dlfloat16::kInfinity)));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(
+        magnitude, _mm256_set1_epi16(static_cast<int16_t>(Dlfloat16::kNan)));
+    const __m512i bits = number(code);
+    const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32(INT32_MIN));
+    const __m512i some = _mm512_mask_or_epi32(bits, infinite, sign, _mm512_set1_epi32(0x7f800000));
+    return _mm512_castsi512_ps(
+        _mm512_mask_or_epi32(some, nan, sign, _mm512_set1_epi32(0x7fc00000)));
+  }
+  SPYRE_INLINE static bool was_right(const Seen& seen) {
+    return _mm256_cmpge_epu16_mask(
+               seen.most, _mm256_set1_epi16(static_cast<int16_t>(Dlfloat16::kInfinity))) == 0;
+  }
+};
+
+template <class Elements, bool kAny>
+SPYRE_INLINE __m512 unpack_group(const std::byte* from, typename Elements::Seen& seen) {
+  if constexpr (kAny) return Elements::unpack_any(from);
+  return Elements::unpack(from, seen);
+}
+
+// ------------------------------------------------------------------------------ unpacked panels
+
+template <int kRows, int kPanels>
+void multiply_rows(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
+                   int64_t depth, Continuation continuation) {
+  const int64_t next = depth * kPanel;  // from panel to panel
+  __m512 sum[kRows][kPanels];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      sum[i][p] =
+          continuation.first ? _mm512_setzero_ps() : _mm512_loadu_ps(c + i * ldc + p * kPanel);
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    __m512 y[kPanels];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) y[p] = _mm512_loadu_ps(b + p * next + k * kPanel);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const __m512 x = _mm512_set1_ps(a[i * lda + k]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) sum[i][p] = _mm512_fmadd_ps(x, y[p], sum[i][p]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      _mm512_storeu_ps(c + i * ldc + p * kPanel,
+                       continuation.last ? one_nan(sum[i][p]) : sum[i][p]);
+    }
+  }
+}
+
+using MultiplyRows = void (*)(const float*, int64_t, const float*, float*, int64_t, int64_t,
+                              Continuation);
+
+// By the number of rows. Few panels take more of them, for the same number of sums.
+template <int kPanels>
+constexpr MultiplyRows kMultiplyRows[] = {multiply_rows<1, kPanels>, multiply_rows<2, kPanels>,
+                                          multiply_rows<3, kPanels>, multiply_rows<4, kPanels>,
+                                          multiply_rows<5, kPanels>, multiply_rows<6, kPanels>,
+                                          multiply_rows<7, kPanels>, multiply_rows<8, kPanels>};
+template <>
+constexpr MultiplyRows kMultiplyRows<4>[] = {multiply_rows<1, 4>, multiply_rows<2, 4>,
+                                             multiply_rows<3, 4>, multiply_rows<4, 4>,
+                                             multiply_rows<5, 4>, multiply_rows<6, 4>};
+
+template <int kPanels>
+SPYRE_INLINE void multiply_all_rows(const float* a, int64_t lda, const float* b, float* c,
+                                    int64_t ldc, int64_t rows, int64_t depth,
+                                    Continuation continuation) {
+  constexpr int64_t kMost = std::size(kMultiplyRows<kPanels>);
+  while (rows > 0) {
+    const int64_t pieces = (rows + kMost - 1) / kMost;
+    const int64_t some = (rows + pieces - 1) / pieces;
+    kMultiplyRows<kPanels>[some - 1](a, lda, b, c, ldc, depth, continuation);
+    a += some * lda;
+    c += some * ldc;
+    rows -= some;
+  }
+}
+
+void multiply_panels(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
+                     int64_t rows, int64_t columns, int64_t depth, Continuation continuation) {
+  for (; columns >= 4 * kPanel; columns -= 4 * kPanel) {
+    multiply_all_rows<4>(a, lda, b, c, ldc, rows, depth, continuation);
+    b += 4 * kPanel * depth;
+    c += 4 * kPanel;
+  }
+  switch (columns / kPanel) {
+    case 1:
+      return multiply_all_rows<1>(a, lda, b, c, ldc, rows, depth, continuation);
+    case 2:
+      return multiply_all_rows<2>(a, lda, b, c, ldc, rows, depth, continuation);
+    case 3:
+      return multiply_all_rows<3>(a, lda, b, c, ldc, rows, depth, continuation);
+  }
+}
+
+// ------------------------------------------------------------------------------------- unpacking
+
+template <class Elements, int kGroups, bool kAny>
+SPYRE_INLINE bool unpack_groups(const std::byte* from, int64_t stride, float* to, int64_t step,
+                                int64_t group_step, int64_t rows) {
+  typename Elements::Seen seen{};
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) {
+      const std::byte* group = from + r * stride + g * kPanel * Elements::kBytes;
+      _mm512_storeu_ps(to + r * step + g * group_step, unpack_group<Elements, kAny>(group, seen));
+    }
+  }
+  return kAny || Elements::was_right(seen);
+}
+
+// Groups of 16 elements of each row; rows become `step` floats apart, groups `group_step`.
+template <class Elements, int kGroups>
+SPYRE_INLINE void unpack_block(const std::byte* from, int64_t stride, float* to, int64_t step,
+                               int64_t group_step, int64_t rows) {
+  if (__builtin_expect(
+          !unpack_groups<Elements, kGroups, false>(from, stride, to, step, group_step, rows), 0)) {
+    unpack_groups<Elements, kGroups, true>(from, stride, to, step, group_step, rows);
+  }
+}
+
+template <class Elements>
+void unpack_columns(const std::byte* from, int64_t stride, float* to, int64_t step,
+                    int64_t group_step, int64_t rows, int64_t columns) {
+  for (; columns >= 4 * kPanel; columns -= 4 * kPanel) {
+    unpack_block<Elements, 4>(from, stride, to, step, group_step, rows);
+    from += 4 * kPanel * Elements::kBytes;
+    to += 4 * group_step;
+  }
+  for (; columns > 0; columns -= kPanel) {
+    unpack_block<Elements, 1>(from, stride, to, step, group_step, rows);
+    from += kPanel * Elements::kBytes;
+    to += group_step;
+  }
+}
+
+template <class Elements>
+void unpack_panels(const std::byte* y, int64_t y_stride, float* panels, int64_t columns,
+                   int64_t depth) {
+  unpack_columns<Elements>(y, y_stride, panels, kPanel, depth * kPanel, depth, columns);
+}
+
+template <class Elements>
+void unpack_rows(const std::byte* x, int64_t x_stride, float* to, int64_t step, int64_t rows,
+                 int64_t columns) {
+  unpack_columns<Elements>(x, x_stride, to, step, kPanel, rows, columns);
+}
+
+// ---------------------------------------------------------------------------- unpacking on the fly
+
+template <class Elements, int kRows, int kGroups, bool kAny>
+SPYRE_INLINE bool direct_groups(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
+                                float* c, int64_t ldc, int64_t depth, Continuation continuation) {
+  constexpr int64_t kAhead = 16;  // rows of y to fetch
+  typename Elements::Seen seen{};
+  __m512 sum[kRows][kGroups];
+#pragma GCC unroll 5
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) {
+      sum[i][g] =
+          continuation.first ? _mm512_setzero_ps() : _mm512_loadu_ps(c + i * ldc + g * kPanel);
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k, y += y_stride) {
+    if constexpr (kRows > 1) {
+      __builtin_prefetch(y + kAhead * y_stride);
+      __builtin_prefetch(y + kAhead * y_stride + 64);
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) {
+      const __m512 b = unpack_group<Elements, kAny>(y + g * kPanel * Elements::kBytes, seen);
+#pragma GCC unroll 5
+      for (int i = 0; i < kRows; ++i) {
+        sum[i][g] = _mm512_fmadd_ps(_mm512_set1_ps(a[i * lda + k]), b, sum[i][g]);
+      }
+    }
+  }
+  if (!kAny && !Elements::was_right(seen)) return false;
+#pragma GCC unroll 5
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) {
+      _mm512_storeu_ps(c + i * ldc + g * kPanel,
+                       continuation.last ? one_nan(sum[i][g]) : sum[i][g]);
+    }
+  }
+  return true;
+}
+
+template <class Elements, int kRows, int kGroups>
+SPYRE_INLINE void direct_columns(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
+                                 float* c, int64_t ldc, int64_t depth, Continuation continuation) {
+  if (!direct_groups<Elements, kRows, kGroups, false>(a, lda, y, y_stride, c, ldc, depth,
+                                                      continuation)) {
+    direct_groups<Elements, kRows, kGroups, true>(a, lda, y, y_stride, c, ldc, depth, continuation);
+  }
+}
+
+template <class Elements, int kRows>
+void direct_rows(const float* a, int64_t lda, const std::byte* y, int64_t y_stride, float* c,
+                 int64_t ldc, int64_t columns, int64_t depth, Continuation continuation) {
+  int64_t n = 0;
+  for (; n + 4 * kPanel <= columns; n += 4 * kPanel) {
+    direct_columns<Elements, kRows, 4>(a, lda, y + n * Elements::kBytes, y_stride, c + n, ldc,
+                                       depth, continuation);
+  }
+  for (; n < columns; n += kPanel) {
+    direct_columns<Elements, kRows, 1>(a, lda, y + n * Elements::kBytes, y_stride, c + n, ldc,
+                                       depth, continuation);
+  }
+}
+
+template <class Elements>
+void multiply_direct(const float* a, int64_t lda, const std::byte* y, int64_t y_stride, float* c,
+                     int64_t ldc, int64_t rows, int64_t columns, int64_t depth,
+                     Continuation continuation) {
+  switch (rows) {
+    case 1:
+      return direct_rows<Elements, 1>(a, lda, y, y_stride, c, ldc, columns, depth, continuation);
+    case 2:
+      return direct_rows<Elements, 2>(a, lda, y, y_stride, c, ldc, columns, depth, continuation);
+    case 3:
+      return direct_rows<Elements, 3>(a, lda, y, y_stride, c, ldc, columns, depth, continuation);
+    case 4:
+      return direct_rows<Elements, 4>(a, lda, y, y_stride, c, ldc, columns, depth, continuation);
+    case 5:
+      return direct_rows<Elements, 5>(a, lda, y, y_stride, c, ldc, columns, depth, continuation);
+  }
+}
+
+void add_partial(float* total, const float* partial, int64_t count) {
+  for (int64_t i = 0; i < count; i += kPanel) {
+    _mm512_storeu_ps(total + i, one_nan(_mm512_add_ps(_mm512_loadu_ps(total + i),
+                                                      _mm512_loadu_ps(partial + i))));
+  }
+}
+
+template <class Elements>
+constexpr MatmulKernels::Format kFormat = {unpack_panels<Elements>, unpack_rows<Elements>,
+                                           multiply_direct<Elements>, multiply_panels};
+
+}  // namespace
+
+extern const MatmulKernels kMatmulKernels = {
+    .dlfloat16 = kFormat<Dlfloat16Elements>,
+    .half = kFormat<HalfElements>,
+    .single = kFormat<FloatElements>,
+    .add = add_partial,
+};
+
+}  // namespace spyre::card::simd_avx512
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+
+#endif
