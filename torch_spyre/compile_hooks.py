@@ -15,14 +15,16 @@ from typing import Any
 
 import torch
 
+from torch_spyre import garbage
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.import_hooks import after_import
 
 
 def register_when_needed() -> None:
-    """Wrap compile_fx when Inductor is imported; offer backend="spyre" when Dynamo is."""
+    """Wrap compile_fx when Inductor is imported; prepare Dynamo when that is."""
     after_import("torch._inductor.compile_fx", _wrap_compile_fx)
     after_import("torch._dynamo.backends.registry", _offer_backend)
+    after_import("torch._dynamo.callback", garbage.pause_while_dynamo_compiles)
     setattr(torch.ops, DEVICE_NAME, _CustomOps(DEVICE_NAME))
 
 

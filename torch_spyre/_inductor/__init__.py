@@ -7,10 +7,8 @@ cookbook (docs/operation_cookbook.md) uses.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +29,7 @@ from torch_spyre._inductor.lowering import (
 from torch_spyre._inductor.passes import add_pass, remove_pass
 from torch_spyre._inductor.spyre_kernel import SpyreOpFuncs, constant, opfunc
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.garbage import collections_paused
 
 __all__ = [
     "SpyreOpFuncs",
@@ -115,24 +114,10 @@ def compile_fx(
     _specialise(model)
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
-    recording, collecting = input_layouts.recording(example_inputs), _without_collections()
+    recording, collecting = input_layouts.recording(example_inputs), collections_paused()
     with recording, collecting, debug.fresh_graphs() as fresh:
         kwargs["config_patches"].update(fresh)
         return stock(model, example_inputs, *args, **kwargs)
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """No search for garbage while a graph is compiled: it goes over all objects of the process
-    again and again, a tenth of the time, and what a graph is made of is alive until the end."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _specialise(model: Any) -> None:
