@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from torch_spyre.constants import DEVICE_NAME
+
 
 @contextlib.contextmanager
 def collections_paused() -> Iterator[None]:
@@ -50,9 +52,9 @@ def pause_while_dynamo_compiles(callback: Any) -> None:
     @contextlib.contextmanager
     @functools.wraps(stock)
     def install_callbacks(self: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-        used = torch.spyre.is_initialized()
-        with collections_paused() if used else contextlib.nullcontext():
-            with stock(self, *args, **kwargs):
-                yield
+        used = torch.get_device_module(DEVICE_NAME).is_initialized()
+        paused = collections_paused() if used else contextlib.nullcontext()
+        with paused, stock(self, *args, **kwargs):
+            yield
 
     handler.install_callbacks = install_callbacks

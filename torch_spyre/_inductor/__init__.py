@@ -18,7 +18,7 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 
-from torch_spyre._inductor import config, customops, debug, input_layouts, passes
+from torch_spyre._inductor import config, customops, debug, input_layouts, passes, replay
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.lowering import (
     pointwise,
@@ -115,7 +115,7 @@ def compile_fx(
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
     recording, collecting = input_layouts.recording(example_inputs), collections_paused()
-    with recording, collecting, debug.fresh_graphs() as fresh:
+    with recording, collecting, replay.active(), debug.fresh_graphs() as fresh:
         kwargs["config_patches"].update(fresh)
         return stock(model, example_inputs, *args, **kwargs)
 

@@ -25,8 +25,9 @@ from torch._inductor.pattern_matcher import (
 )
 from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-from torch_spyre._inductor import fakes, lowering, native
+from torch_spyre._inductor import fakes, lowering, native, replay
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
@@ -45,6 +46,7 @@ def apply() -> None:
     _leave_products_alone()
     _keep_known_values()
     _look_at_the_input_first()
+    _replay_what_was_traced()
 
 
 # -- GraphLowering.call_function: no hook after the lowering of a node -----------------------------
@@ -319,3 +321,26 @@ _PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.at
 def _elsewhere(stock: Callable[[Any], Any], match: Any) -> Any:
     """The check of a pattern that is not for tensors on the card."""
     return match.output_node().meta["val"].device.type != DEVICE_NAME and stock(match)
+
+
+# -- AOTAutograd: no hook where it runs the nodes of a graph ---------------------------------------
+# Layers that are equal are traced twice each; see replay.py.
+# Fails when it can go: test_an_operation_is_decomposed_once_for_all_layers.
+
+
+def _replay_what_was_traced() -> None:
+    stock = PropagateUnbackedSymInts.run_node
+
+    @functools.wraps(stock)
+    def run_node(self: Any, n: torch.fx.Node) -> Any:
+        replay.begin(n)
+        return stock(self, n)
+
+    PropagateUnbackedSymInts.run_node = run_node  # type: ignore[method-assign]
+    for kind in ("call_function", "call_method"):
+        running = functools.partialmethod(_run, getattr(PropagateUnbackedSymInts, kind), kind)
+        setattr(PropagateUnbackedSymInts, kind, running)
+
+
+def _run(self: Any, stock: Any, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+    return replay.run(self, stock, kind, target, args, kwargs)
