@@ -14,6 +14,8 @@ PYTEST ?=
 # Further arguments for the benchmarks, and what to profile
 BENCH  ?=
 MODEL  ?= minilm
+# Further arguments for the fuzzer
+FUZZ   ?=
 # What to search in and for: make run FOLDER=notes QUESTION="where is the key?" ARGS=--no-check
 FOLDER   ?=
 QUESTION ?=
@@ -26,7 +28,7 @@ CPP     := $(wildcard torch_spyre/csrc/*.cpp torch_spyre/csrc/card/*.cpp)
 HEADERS := $(wildcard torch_spyre/csrc/*.h torch_spyre/csrc/card/*.h torch_spyre/csrc/card/*.inl)
 C_FILES  = $(CPP) $(HEADERS) $(wildcard tests/card/*.cpp tests/card/*.h)
 
-.PHONY: help setup run tour test test-all opinfo bench models profile lint format docs clean
+.PHONY: help setup run tour test test-all fuzz opinfo bench models profile lint format docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -45,6 +47,9 @@ test: setup $(VENV)/.models ## all tests
 
 test-all: setup $(VENV)/.models ## all tests, every operation on every number of cores
 	@$(BIN)/python -m pytest -n $(JOBS) --timeout 600 --full $(PYTEST) tests/
+
+fuzz: setup ## 2,000 random programs, eager = compiled = CPU; failures become tests in build/fuzz; FUZZ="--first 5000"
+	@$(BIN)/python -m tests.fuzz --programs 2000 --jobs $(JOBS) $(FUZZ)
 
 opinfo: setup ## PyTorch's operator database on the device; rewrites docs/opinfo.md
 	@$(BIN)/python -m tests.opinfo.sweep --device spyre --docs docs/opinfo.md

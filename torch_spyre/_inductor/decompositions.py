@@ -382,7 +382,12 @@ def pow_scalar(x: torch.Tensor, exponent: float) -> Any:
 @register_spyre_decomposition(aten.constant_pad_nd.default)
 def constant_pad(x: torch.Tensor, pad: list[int], value: float = 0) -> Any:
     """Crops where the padding is negative, then puts constants around the rest."""
-    if x.dtype not in _FLOATS or x.numel() == 0:
+    if x.numel() == 0:
+        last = len(x.shape) - len(pad) // 2
+        around = [pad[i] + pad[i + 1] for i in range(len(pad) - 2, -1, -2)]
+        grown = [n + more for n, more in zip(x.shape[last:], around, strict=True)]
+        return torch.full([*x.shape[:last], *grown], value, dtype=x.dtype, device=x.device)
+    if x.dtype not in _FLOATS:
         return NotImplemented
     copied = False
     for i in range(len(pad) // 2):

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._inductor import ir
 from torch._inductor import lowering as inductor
 from torch._inductor.ops_handler import DefaultHandler
-from torch._inductor.virtualized import ops
+from torch._inductor.virtualized import V, ops
 
 from torch_spyre._inductor.errors import Unsupported
+from torch_spyre._inductor.origins import is_view
 from torch_spyre._inductor.sources import is_foreign
 from torch_spyre.constants import DEVICE_NAME
 
@@ -429,7 +430,38 @@ def cat(tensors: Sequence[ir.TensorBox], dim: int = 0) -> ir.TensorBox | None:
         tensors = [inductor.to_dtype(t, common) for t in tensors]
     if len(tensors) == 1:
         return inductor.clone(tensors[0])
+    if _is_written_later(V.graph.current_node):
+        tensors = [inductor.clone(t) for t in tensors]
     return ir.TensorBox(ir.ConcatKernel.create(list(tensors), dim % len(tensors[0].get_size())))
+
+
+def _is_written_later(node: torch.fx.Node) -> bool:
+    """Whether a cat, or one of its pieces, is changed in place by a later node.
+
+    Inductor lets a piece live inside of the whole. It does not see that a write to the one changes
+    the other, so that such pieces have to be copies (stock Inductor is wrong there, as of 2.13).
+    """
+    return any(_writes_to(alias) for start in (node, *node.all_input_nodes)
+               for alias in _views_of(start))  # fmt: skip
+
+
+def _views_of(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A node and all that are views of it."""
+    yield node
+    for user in node.users:
+        if is_view(user.target):
+            yield from _views_of(user)
+
+
+def _writes_to(node: torch.fx.Node) -> bool:
+    """Whether a user of a node changes it."""
+    for user in node.users:
+        if not isinstance(user.target, torch._ops.OpOverload):
+            continue
+        for given, argument in zip(user.args, user.target._schema.arguments, strict=False):
+            if given is node and argument.alias_info is not None and argument.alias_info.is_write:
+                return True
+    return False
 
 
 # ---- Writes -------------------------------------------------------------------------------------

@@ -24,6 +24,9 @@ MOMENTS_READERS = ("layernormscale", "layernormnorm")
 """OpFuncs that look into an EXX2 stick; to others it is a tensor of means."""
 
 
+OTHER_ORDER = "its sticks are in the order that a cast left"
+
+
 @dataclass(frozen=True)
 class Need:
     """An access that does not fit, and the symbol that its stick should be (None: sparse)."""
@@ -64,6 +67,8 @@ def _table_walk(op: Operation, layouts: Assignment) -> Walk | None:
     ranges = dict(op.ranges)
     for symbol in op.gather:
         ranges[symbol] = op.info["rows"][symbol]
+        if ranges[symbol] > 1 and access.index.coeff(symbol) not in layout.stride_map:
+            return None  # rows of a view, several steps apart
     return walk(access.index, ranges, layout)
 
 
@@ -84,6 +89,7 @@ def needs(op: Operation, layouts: Assignment) -> list[Need]:
     found = _stick_needs(op, layouts)
     if op.kind == "copy" and found:
         return found
+    found += _order_needs(op, layouts, found)
     out_of_place = any(n.position < 0 for n in found)
     moved = {n.position for n in found}
     result = []
@@ -97,7 +103,7 @@ def needs(op: Operation, layouts: Assignment) -> list[Need]:
         elements = need.elements * (out.elems_per_stick() if spread else 1)
         result.append(replace(need, arrangement=wanted, elements=elements))
     for position, access in enumerate(op.inputs):
-        if position in moved:
+        if position in moved or (op.kind == "gather" and position == 0):
             continue
         order = _layout_in(access, layouts).element_arrangement
         wanted = STANDARD if out_of_place else _order_wanted(op, layouts, order)
@@ -106,9 +112,20 @@ def needs(op: Operation, layouts: Assignment) -> list[Need]:
         walked = walk_of(access, op, layouts)
         if walked is not None and walked.stick is not None:
             used = points(access.index.free_symbols, op.ranges)
-            why = "its sticks are in the order that a cast left"
-            result.append(Need(position, walked.stick, used, why, wanted))
+            result.append(Need(position, walked.stick, used, OTHER_ORDER, wanted))
     return result
+
+
+def _order_needs(op: Operation, layouts: Assignment, found: list[Need]) -> list[Need]:
+    """An output whose sticks are in the order of a cast, for an operation that cannot write it."""
+    if _layout_in(op.output, layouts).element_arrangement != WIDENED or op.kind == "scatter":
+        return []
+    if op.opfunc == "dl16tofp32" or keeps_order(op) or any(n.position < 0 for n in found):
+        return []
+    out = walk_of(op.output, op, layouts)
+    if out is None or out.stick is None:
+        return []  # single elements lie where they lie in either order: in the first lane
+    return [Need(-1, out.stick, points(op.kept, op.ranges), OTHER_ORDER)]
 
 
 def _layout_in(access: Access, layouts: Assignment) -> SpyreTensorLayout:
@@ -202,6 +219,8 @@ def _gather_needs(op: Operation, layouts: Assignment, out: Walk | None, kept: in
     if found is None or found.stick != wanted:
         table = op.inputs[0].buffer.elements
         result.append(Need(0, wanted, table, "a gather moves whole sticks"))
+    elif _layout_in(op.inputs[0], layouts).element_arrangement == WIDENED:
+        result.append(Need(0, wanted, op.inputs[0].buffer.elements, OTHER_ORDER))
     return result
 
 
@@ -209,7 +228,7 @@ def _scatter_needs(op: Operation, layouts: Assignment, layout: SpyreTensorLayout
     """A table whose sticks are cut by rows is changed in a copy, which is copied back."""
     legal = row_sticks(op)
     table = _table_walk(op, layouts)
-    fits = table is not None and table.stick in legal
+    fits = table is not None and table.stick in legal and layout.element_arrangement == STANDARD
     result = []
     if table is not None and fits and _writes_whole_sticks(op.output, table, layout):
         wanted = table.stick
@@ -258,14 +277,13 @@ def _reduction_needs(op: Operation, layouts: Assignment, wanted: sympy.Symbol | 
     access = op.inputs[0]
     found = walk_of(access, op, layouts)
     elements = points(op.ranges, op.ranges)
+    if op.kind == "topk":
+        return _topk_needs(op, found, wanted, elements)
     if wanted is not None:
         if found is not None and found.stick == wanted:
             return []
         missing = () if wanted in access.index.free_symbols else (wanted,)
         return [Need(0, wanted, elements, "the result has its sticks there", include=missing)]
-    if op.kind == "topk":
-        fits = found is not None and found.stick is None
-        return [] if fits else [Need(0, None, elements, "topk compares sticks, not lanes")]
     # A sparse result: the stick is reduced, or there is none.
     if found is not None:
         sparse = found.stick is None and op.opfunc != "exx2"
@@ -274,6 +292,18 @@ def _reduction_needs(op: Operation, layouts: Assignment, wanted: sympy.Symbol | 
     along = op.reduced[-1]
     missing = (along,) if op.opfunc == "exx2" and along not in access.index.free_symbols else ()
     return [Need(0, along, elements, "the reduction goes along the sticks", include=missing)]
+
+
+def _topk_needs(
+    op: Operation, found: Walk | None, wanted: sympy.Symbol | None, elements: int
+) -> list[Need]:
+    """Whole sticks are compared; an input that is expanded has to be there for each place."""
+    used = op.inputs[0].index.free_symbols
+    missing = tuple(v for v in op.ranges if v not in used and v != op.info["k_symbol"])
+    if found is not None and found.stick == wanted and not missing:
+        return []
+    why = "topk compares sticks, not lanes" if wanted is None else "the result has its sticks there"
+    return [Need(0, wanted, elements, why, include=missing)]
 
 
 def matmul_symbols(

@@ -141,13 +141,13 @@ class _Planner:
                      for v, n in zip(body.variables, body.ranges, strict=True)]  # fmt: skip
         if math.prod(body.ranges) == 0:
             return []
-        target = self.find(_target(node))
+        target, offset = self.locate(_target(node))
         target.written = True
         layout = node.layout
         if isinstance(layout, ir.NonOwningLayout):  # does not know its own offset
             layout = layout.view.get_layout()
         place = variables if body.place is None else body.place
-        index = sympy.expand(layout.make_indexer()(place))
+        index = sympy.expand(layout.make_indexer()(place)) + offset
         splitter = Splitter(self.locate, self.constants, origin_of(node), node.get_name())
         return splitter.split(body, Access(target, index), {})
 

@@ -1,0 +1,57 @@
+"""Programs that were wrong or refused once, as the fuzzer shrank them; each says what was wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.programs import Input, Program
+from tests.fuzz.run import check
+
+FOUND = {
+    "rows are stored into a tensor whose sticks a cast left in another order": Program(
+        (Input("a", (3, 39), "F16"), Input("b", (39,), "F32", seed=1), Input("c", (1, 39), "F32"),
+         Input("i", (1,), "I64", "index3", 408)),
+        ("d = torch.mul(a, b)", "e = d.index_copy(0, i, c)"), ("e",),
+    ),
+    "rows are gathered from a tensor whose sticks a cast left in another order": Program(
+        (Input("a", (3, 39), "F16"), Input("i", (2,), "I64", "index3")),
+        ("b = a.to(F32)", "c = b[i] + 1"), ("c",),
+    ),
+    "a product is stored into a tensor whose sticks a cast left in another order": Program(
+        (Input("a", (3, 39), "F16"), Input("x", (2, 8), "F32"), Input("y", (8, 39), "F32")),
+        ("b = a.to(F32) * 2", "b[0:2] = x @ y"), ("b",),
+    ),
+    "argmax of a tensor that is expanded along what is kept": Program(
+        (Input("a", (1, 2), "F16", seed=1),),
+        ("b = a.expand(2, 2, 2)", "c = torch.argmax(b, -1, keepdim=True)"), ("c",),
+    ),
+    "the largest of a tensor that is expanded along what is compared": Program(
+        (Input("a", (4, 1), "F16", seed=1),),
+        ("b = torch.topk(a.expand(4, 5), 1, -1)[0]",), ("b",),
+    ),
+    "rows are gathered from an input that is a view in steps": Program(
+        (Input("a", (1, 1, 25, 1), "F16", view="[:, :, ::2]"), Input("i", (1,), "I64", "index13")),
+        ("b = torch.index_select(a, -2, i)",), ("b",),
+    ),
+    "nothing is padded to something": Program(
+        (Input("a", (1, 0), "F16"), Input("b", (3, 0), "I64"), Input("c", (0, 2), "BOOL")),
+        ("d = F.pad(a, [2, 2], value=-2)", "e = torch.sum(d, (0, 1), keepdim=True)",
+         "f = F.pad(b, [2, 2, 1, 0], value=3)", "g = F.pad(c, [0, 0, 1, 2], value=1)"),
+        ("e", "f", "g"),
+    ),
+    "a piece of a cat is changed in place": Program(
+        (Input("a", (3, 4), "F16"), Input("b", (3, 1), "F16", seed=1),
+         Input("i", (1,), "I64", "index4")),
+        ("c = a + 1", "d = torch.cat([c, a], 0)", "e = c.index_copy(-1, i, b)"), ("d", "e"),
+    ),
+    "a cat is changed in place, and a piece of it is used": Program(
+        (Input("a", (3, 4), "F16"), Input("b", (6, 1), "F16", seed=1),
+         Input("i", (1,), "I64", "index4")),
+        ("c = a + 1", "d = torch.cat([c, a], 0)", "e = d.index_copy(-1, i, b)"), ("c", "e"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_program_that_the_fuzzer_found_is_right(name: str) -> None:
+    check(FOUND[name], cores=5)
