@@ -169,7 +169,8 @@ def _row(number: int, op: Op) -> tuple[str, ...]:
     from torch_spyre._inductor.report import aten_text, counted, formats_text, shape_text
 
     why = f"added: {op.reason}" if op.reason else aten_text(op.aten)
-    shape, cores = shape_text(op.shape, op.reduced), counted(op.cores, "core")
+    shape = shape_text(op.shape, op.reduced)
+    cores = counted(op.cores, "core").rjust(8)
     return f"{number:>2}", op.opfunc, shape, cores, formats_text(op.formats), why
 
 

@@ -10,9 +10,10 @@ from sympy import Integer, Mod, Symbol, floor
 
 from torch_spyre._C import DataFormats
 from torch_spyre._inductor.codegen.validate import validate_op_spec
+from torch_spyre._inductor.matmul_model import best_split, matmul_cost
 from torch_spyre._inductor.op_spec import IndirectAccess, OpSpec, TensorArg
 from torch_spyre._inductor.views import align
-from torch_spyre._inductor.work_division import divide
+from torch_spyre._inductor.work_division import divide, divisions
 
 c0, c1, c2, c3 = sympy.symbols("c0 c1 c2 c3")
 FP16, FP32, INT32 = DataFormats.SEN169_FP16, DataFormats.IEEE_FP32, DataFormats.IEEE_INT32
@@ -35,6 +36,12 @@ def op(name, space, *args, reduction=False, info=None):
 
 def slices(spec, cores=32, span=256 * MIB):
     divided = divide(spec, cores, span)
+    validate_op_spec(divided)
+    return {str(s): n for s, (_, n) in divided.iteration_space.items()}
+
+
+def documented(spec, cores=32):
+    divided = divide(spec, cores, 256 * MIB, matmul_model=True)
     validate_op_spec(divided)
     return {str(s): n for s, (_, n) in divided.iteration_space.items()}
 
@@ -66,6 +73,97 @@ def reduction(name, m, n, info=None):
         reduction=True,
         info=info,
     )
+
+
+# ---- The documented cost model of matmul ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "m, n, k, argmin, cost, expected",
+    [
+        (128, 512, 256, (2, 8, 1), 2.92, (32, 1, 1)),
+        (128, 4096, 4096, (2, 8, 1), 261.46, (32, 1, 1)),
+        (512, 4096, 4096, (4, 8, 1), 379.56, (4, 8, 1)),
+        (2048, 4096, 4096, (4, 8, 1), 1026.73, (4, 8, 1)),
+        (64, 12800, 4096, (4, 8, 1), 759.09, (4, 8, 1)),
+        (2048, 12800, 4096, (4, 8, 1), 3034.45, (4, 8, 1)),
+        (32, 4096, 12800, (1, 8, 4), 670.60, (1, 8, 4)),
+        (64, 128, 8192, (1, 2, 4), 24.34, (32, 1, 1)),
+    ],
+)
+def test_documented_splits_of_a_matmul(m, n, k, argmin, cost, expected):
+    best = best_split(1, m, n, k, 32)
+    assert best == (1, *argmin)
+    assert matmul_cost((1, m, n, k), best) == pytest.approx(cost, abs=0.005)
+    assert tuple(documented(matmul(m, n, k)).values()) == expected
+
+
+def test_documented_split_of_one_row():
+    assert best_split(1, 1, 4096, 4096, 32) == (1, 1, 8, 2)
+    assert matmul_cost((1, 1, 4096, 4096), (1, 1, 8, 2)) == pytest.approx(316.42, abs=0.005)
+    assert matmul_cost((1, 1, 4096, 4096), (1, 1, 32, 1)) == pytest.approx(806.65, abs=0.005)
+    x = tensor(0, [64, 1, 64], [floor(c2 / 64), 0, Mod(c2, 64)])
+    y = tensor(1, [64, 4096, 64], rows(c2, c1))
+    out = tensor(2, [64, 1, 64], [floor(c1 / 64), 0, Mod(c1, 64)], True)
+    spec = op("batchmatmul", {c1: 4096, c2: 4096}, x, y, out, reduction=True)
+    # 16 cores are fewer than the 32 of the default.
+    assert [n for n in documented(spec).values() if n > 1] == [32]
+
+
+@pytest.mark.parametrize(
+    "m, n, k, split, cost",
+    [
+        (128, 512, 256, (32, 1, 1), 159.93),
+        (128, 4096, 4096, (32, 1, 1), 969.90),
+        (512, 4096, 4096, (32, 1, 1), 1268.73),
+        (2048, 4096, 4096, (32, 1, 1), 2009.77),
+        (64, 12800, 4096, (1, 25, 1), 1720.38),
+        (2048, 12800, 4096, (32, 1, 1), 5584.21),
+        (32, 4096, 12800, (1, 32, 1), 2167.39),
+        (64, 128, 8192, (32, 1, 1), 215.62),
+    ],
+)
+def test_documented_costs_of_the_default_splits(m, n, k, split, cost):
+    assert matmul_cost((1, m, n, k), (1, *split)) == pytest.approx(cost, abs=0.005)
+    assert tuple(slices(matmul(m, n, k)).values()) == split
+
+
+def test_the_worked_example_is_cut_by_its_span_first():
+    # (8192, 32768) is 512 MiB: two slices of K, and the rows take the cores that are left.
+    assert documented(matmul(8192, 4096, 32768)) == {"c0": 16, "c1": 1, "c2": 2}
+
+
+def test_batches_are_priced_by_the_documented_model():
+    spec = op(
+        "batchmatmul",
+        {c0: 4, c1: 512, c2: 4096, c3: 4096},
+        tensor(0, [4, 64, 512, 64], [c0, floor(c3 / 64), c1, Mod(c3, 64)]),
+        tensor(1, [4, 64, 4096, 64], [c0, floor(c2 / 64), c3, Mod(c2, 64)]),
+        tensor(2, [4, 64, 512, 64], [c0, floor(c2 / 64), c1, Mod(c2, 64)], True),
+        reduction=True,
+    )
+    assert tuple(documented(spec).values()) == best_split(4, 512, 4096, 4096, 32)
+
+
+# ---- All divisions -------------------------------------------------------------------------------
+
+
+def test_divisions_are_all_that_divide_and_cut_one_reduced_dimension_at_most():
+    expected = {
+        (m, n, k)
+        for m in range(1, 9)
+        for n in range(1, 9)
+        for k in range(1, 9)
+        if 6 % m == 0 and 4 % n == 0 and 8 % k == 0 and m * n * k <= 8
+    }
+    found = [tuple(d.values()) for d in divisions(matmul(6, 256, 512), 8, 256 * MIB)]
+    assert set(found) == expected and len(found) == len(expected)
+
+
+def test_divisions_respect_the_span():
+    for division in divisions(matmul(8192, 4096, 32768), 32, 256 * MIB):
+        # 512 MiB in 512 axes of sticks: the outermost one must be cut.
+        assert division[c2] >= 2
 
 
 # ---- The largest dimensions of the result --------------------------------------------------------

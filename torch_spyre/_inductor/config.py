@@ -34,8 +34,19 @@ def _number(name: str, default: int, low: int, high: int) -> int:
     return int(text)
 
 
+def _choice(name: str, allowed: tuple[str, ...]) -> str:
+    value = _os.environ.get(name, "").strip() or allowed[0]
+    if value not in allowed:
+        raise ValueError(f"invalid {name} value '{value}': expected {' or '.join(allowed)}")
+    return value
+
+
 # SENCORES: cores over which work is divided.
 cores: int = _number("SENCORES", _hardware.CARD.cores, 1, _hardware.CARD.cores)
+
+# SPYRE_WORK_DIVISION: how work is divided. joint: for the least modelled time of a kernel;
+# documented: by the documented rules, operation by operation.
+work_division: str = _choice("SPYRE_WORK_DIVISION", ("joint", "documented"))
 
 # BUNDLE_SYMBOLIC_ARGS: addresses in bundles are symbols, bound at launch. 0: numbers in segments of
 # 16 GiB, which allow 7 tensors a bundle.

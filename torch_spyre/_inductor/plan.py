@@ -31,6 +31,7 @@ from torch_spyre._inductor.codegen import text
 from torch_spyre._inductor.copies import Restickify
 from torch_spyre._inductor.errors import Unsupported, located, place_of_kernel
 from torch_spyre._inductor.graph import Access, Buffer, Operation
+from torch_spyre._inductor.joint_division import divide_kernel
 from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.origins import origin_of
@@ -247,6 +248,7 @@ class _Planner:
         _check_segments(kernel, list(arguments))
         for op in kernel.operations:
             kernel.specs.append(self._spec(op, arguments, addresses, pool.bytes > 0))
+        kernel.specs = self._divide(kernel, arguments)
 
     def _is_argument(self, buffer: Buffer) -> bool:
         if buffer.is_constant or buffer.hoisted is not None:
@@ -270,7 +272,22 @@ class _Planner:
                 args.append(replace(arg, arg_index=number, allocation={"hbm": segment << 34}))
             else:
                 args.append(replace(arg, arg_index=-1, allocation={"pool": addresses[buffer]}))
-        return divide(replace(spec, args=args), config.cores, CARD.span_bytes)
+        return replace(spec, args=args)
+
+    def _divide(self, kernel: Kernel, arguments: dict[Buffer, int]) -> list[OpSpec]:
+        """The operations of a kernel with their division over cores."""
+        if config.work_division == "documented":
+            return [
+                divide(s, config.cores, CARD.span_bytes, matmul_model=True) for s in kernel.specs
+            ]
+        return divide_kernel(
+            kernel.specs,
+            [buffers_of(op) for op in kernel.operations],
+            cores=config.cores,
+            max_span=CARD.span_bytes,
+            fixed=arguments,
+            k_fast=config.k_fast_emission,
+        )
 
 
 _SEGMENTS = 7  # of 16 GiB, below the one of programs

@@ -1,9 +1,10 @@
-"""Which core computes what: how many slices each dimension of an operation is cut into.
+"""Which core computes what, operation by operation: the documented rules.
 
 In: an aligned OpSpec, the number of cores, and the most that one core may address of one tensor.
-Out: the OpSpec with the numbers of slices filled in. Two passes: slices that the span limit
-demands, then the largest dimensions of the result over the cores that are left. An operation that
-already has slices (a hint, or the cost model of matmul) keeps them.
+Out: the OpSpec with the numbers of slices filled in. Three passes: slices that the span limit
+demands; the cost model of matmul; the largest dimensions of the result over the cores that are
+left. An operation that already has slices (a hint) keeps them. `joint_division` chooses for a whole
+kernel instead, among the `divisions` that are legal here.
 
 Example: `add` of (128, 256) float16 over 4 cores: c0 has 128 rows, c1 has 4 sticks; c0 gets 4.
 """
@@ -11,6 +12,7 @@ Example: `add` of (128, 256) float16 over 4 cores: c0 has 128 rows, c1 has 4 sti
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -20,13 +22,15 @@ import sympy
 from torch_spyre._inductor.codegen.access import Access, kind_of, read_accesses
 from torch_spyre._inductor.codegen.coordinates import Misaligned, parse
 from torch_spyre._inductor.codegen.relayout import relayout_info
+from torch_spyre._inductor.matmul_model import best_split
+from torch_spyre._inductor.matmul_model import divisors as _divisors
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.views import compute_coordinates
 
 log = logging.getLogger("spyre.inductor.passes")
 
 
-def divide(op: OpSpec, cores: int, max_span: int) -> OpSpec:
+def divide(op: OpSpec, cores: int, max_span: int, *, matmul_model: bool = False) -> OpSpec:
     """The operation with a number of slices for each symbol."""
     if any(slices > 1 for _, slices in op.iteration_space.values()):
         return op
@@ -34,9 +38,62 @@ def divide(op: OpSpec, cores: int, max_span: int) -> OpSpec:
     if work is None:
         return op
     _limit_spans(work, max_span)
+    chosen = _matmul_slices(work) if matmul_model and not work.committed else None
     _fill_cores(work)
-    space = {s: (size, work.slices[s]) for s, (size, _) in op.iteration_space.items()}
+    if chosen is not None and prod(chosen.values()) >= prod(work.slices.values()):
+        work.slices = chosen
+    return with_slices(op, work.slices)
+
+
+def with_slices(op: OpSpec, slices: Mapping[sympy.Symbol, int]) -> OpSpec:
+    """The operation with these numbers of slices."""
+    space = {s: (size, slices[s]) for s, (size, _) in op.iteration_space.items()}
     return replace(op, iteration_space=space)
+
+
+def divisions(op: OpSpec, cores: int, max_span: int) -> Iterator[dict[sympy.Symbol, int]]:
+    """All legal divisions: slices divide what they cut, at most one reduced dimension is cut, no
+    core addresses more of a tensor than it may. One that cannot be within the limit of spans has
+    the documented division alone."""
+    work = _work(op, cores)
+    if work is None:
+        yield dict.fromkeys(op.iteration_space, 1)
+        return
+    large = [a for a in work.accesses if a.space != "lx" and _span(work, a, {}) > max_span]
+    found = False
+    for counts in _counts(list(work.sizes.values()), cores):
+        slices = dict(zip(work.sizes, counts))
+        if sum(slices[s] > 1 for s in work.reduced) > 1:
+            continue
+        if all(_span(work, a, slices) <= max_span for a in large):
+            found = True
+            yield slices
+    if not found:
+        documented = divide(op, cores, max_span)
+        yield {symbol: n for symbol, (_, n) in documented.iteration_space.items()}
+
+
+def _counts(sizes: list[int], cores: int) -> Iterator[tuple[int, ...]]:
+    if not sizes:
+        yield ()
+        return
+    for first in _divisors(sizes[0], cores):
+        for rest in _counts(sizes[1:], cores // first):
+            yield (first, *rest)
+
+
+def legal_slices(op: OpSpec, cores: int) -> dict[sympy.Symbol, list[int]]:
+    """For each dimension the numbers of slices that it can be cut into."""
+    work = _work(op, cores)
+    if work is None:
+        return {symbol: [1] for symbol in op.iteration_space}
+    return {symbol: _divisors(size, cores) for symbol, size in work.sizes.items()}
+
+
+def reduced_symbols(op: OpSpec) -> list[sympy.Symbol]:
+    """Dimensions that the result does not have."""
+    work = _work(op, 2)
+    return [] if work is None else work.reduced
 
 
 # ---- What may be cut, and into how many ----------------------------------------------------------
@@ -105,10 +162,6 @@ def _relayout_sizes(op: OpSpec) -> dict[sympy.Symbol, int]:
         elif len(lanes) == 1 and lanes[symbol].num == 1 and lanes[symbol].mod == eps:
             sizes[symbol] = size // eps if size % eps == 0 else 1
     return sizes
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    return [n for n in range(1, min(number, most) + 1) if number % n == 0]
 
 
 # ---- Pass 1: the span limit ----------------------------------------------------------------------
@@ -181,7 +234,35 @@ def _span(work: _Work, access: Access, cut: dict[sympy.Symbol, int]) -> int:
     return access.eps * access.word
 
 
-# ---- Pass 2: cores that are left -----------------------------------------------------------------
+# ---- Pass 2: the cost model of matmul ------------------------------------------------------------
+
+
+def _matmul_slices(work: _Work) -> dict[sympy.Symbol, int] | None:
+    """What the documented model wants, for products that it knows: one dimension of rows, one of
+    columns, one of depth, and at most one of batches."""
+    if kind_of(work.op) != "matmul":
+        return None
+    x, y, out = work.accesses
+    space = {s: size for s, (size, _) in work.op.iteration_space.items() if size > 1}
+    columns = [s for s in space if s in y.symbols and s not in x.symbols]
+    rows = [s for s in space if s in x.symbols and s in out.symbols and s not in y.symbols]
+    depth = [s for s in space if s in work.reduced]
+    batch = [s for s in space if s not in (*columns, *rows, *depth)]
+    if len(columns) != 1 or len(rows) > 1 or len(depth) != 1 or len(batch) > 1:
+        return None
+    if columns[0] != out.stick or (batch and not all(batch[0] in a.symbols for a in (x, y, out))):
+        return None
+    order = [batch, rows, columns, depth]
+    sizes = [space[group[0]] if group else 1 for group in order]
+    b, m, n, k = sizes
+    per_n, per_k = (-(-size // work.sizes[g[0]]) for size, g in ((n, columns), (k, depth)))
+    split = best_split(b, m, n, k, work.cores, per_n, per_k)
+    slices = dict.fromkeys(work.op.iteration_space, 1)
+    slices.update({group[0]: count for group, count in zip(order, split) if group})
+    return slices
+
+
+# ---- Pass 3: cores that are left -----------------------------------------------------------------
 
 
 def _fill_cores(work: _Work) -> None:

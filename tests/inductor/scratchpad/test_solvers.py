@@ -21,9 +21,9 @@ from torch_spyre._inductor.scratchpad import (
     plan_layout,
 )
 from torch_spyre._inductor.scratchpad import LifetimeBoundBuffer as Buffer
+from torch_spyre._inductor.scratchpad.branching import BranchAndBound, _cp_sat
 from torch_spyre._inductor.scratchpad.buffers import whole
 from torch_spyre._inductor.scratchpad.candidates import candidates_of
-from torch_spyre._inductor.scratchpad.branching import BranchAndBound, _cp_sat
 from torch_spyre._inductor.scratchpad.searching import search
 
 UNIT = 128

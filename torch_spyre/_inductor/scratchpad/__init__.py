@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from torch_spyre._inductor.scratchpad.branching import TooLarge, exact
 from torch_spyre._inductor.scratchpad.buffers import (
     LayoutError,
     LifetimeBoundBuffer,
@@ -22,7 +23,6 @@ from torch_spyre._inductor.scratchpad.buffers import (
     memory_bytes,
 )
 from torch_spyre._inductor.scratchpad.documented import bestfit, firstfit, greedy
-from torch_spyre._inductor.scratchpad.branching import TooLarge, exact
 from torch_spyre._inductor.scratchpad.searching import search
 from torch_spyre.constants import BYTES_IN_STICK
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from torch_spyre._inductor.scratchpad.branching import BranchAndBound
 from torch_spyre._inductor.scratchpad.buffers import LifetimeBoundBuffer, Stay
 from torch_spyre._inductor.scratchpad.candidates import Candidate, candidates_of, with_stays
 from torch_spyre._inductor.scratchpad.documented import aligned
-from torch_spyre._inductor.scratchpad.branching import BranchAndBound
 
 WORK = 400_000
 """Looks at what is already placed, in all orders together."""

@@ -1,0 +1,139 @@
+"""What an operation costs on the card with a given division: the front-end's way to the model.
+
+In: an aligned OpSpec. Out: a Pricer, which gives the Work of the operation for any slices, and so
+its Price (torch_spyre/device_time.py). The back-end prices the same operation when it has become a
+SuperDSC; a test holds both to the same numbers.
+
+Example: `Pricer(op).price({c0: 32, c1: 1}).us`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from math import prod
+
+import sympy
+
+from torch_spyre import opfuncs
+from torch_spyre._inductor.codegen.access import Access, kind_of, read_accesses
+from torch_spyre._inductor.codegen.relayout import relayout_info
+from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre.device_time import (
+    Dim,
+    Price,
+    TensorUse,
+    Work,
+    placed_flow,
+    price,
+    relayout_work,
+    work,
+)
+
+Slices = Mapping[sympy.Symbol, int]
+
+_EXTRA_STICK = "lanes of a stick that no dimension walks over"
+
+
+def slices_of(op: OpSpec) -> dict[sympy.Symbol, int]:
+    """The division that an operation has."""
+    return {symbol: slices for symbol, (_, slices) in op.iteration_space.items()}
+
+
+class Pricer:
+    """Prices one operation for any division of it."""
+
+    def __init__(self, op: OpSpec, accesses: list[Access] | None = None) -> None:
+        row = opfuncs.find(op.op)
+        assert row is not None, op.op
+        self.op = op
+        self._row = row
+        self._kind = kind_of(op)
+        if op.op == "relayout":
+            return
+        accesses = read_accesses(op) if accesses is None else accesses
+        self._padded = _padded(op, self._kind, accesses)
+        self._extra = max((a.eps for a in accesses if not a.is_index), default=0)
+        if any(a.stick is not None for a in accesses if not a.is_index):
+            self._extra = 0
+        self._uses = [self._use(a) for a in accesses]
+        self._gathered = next((i for i, a in enumerate(accesses) if a.index_symbols), None)
+
+    def price(self, slices: Slices, in_lx: Sequence[bool] = ()) -> Price:
+        """What it costs with so many slices of each dimension."""
+        return price(self.work(slices, in_lx))
+
+    def work(self, slices: Slices, in_lx: Sequence[bool] = ()) -> Work:
+        """`in_lx` says for each tensor whether it is in a scratchpad; as the OpSpec has it when it
+        is not given."""
+        op = self.op
+        cores = prod(slices.values())
+        if op.op == "relayout":
+            return self._relayout(slices, cores, in_lx)
+        dims: dict[Hashable, Dim] = {
+            symbol: Dim(size, self._padded[symbol], slices[symbol])
+            for symbol, (size, _) in op.iteration_space.items()
+        }
+        if self._extra:
+            dims[_EXTRA_STICK] = Dim(self._extra, self._extra, 1)
+        uses = self._uses
+        if in_lx:
+            uses = [
+                u if u.in_lx == lx else TensorUse(u.writes, lx, *_rest(u))
+                for u, lx in zip(uses, in_lx, strict=True)
+            ]
+        chosen = op.op_info.get("k", 0)
+        return work(self._row, cores, dims, uses, gathered=self._gathered, chosen=chosen)
+
+    def _use(self, access: Access) -> TensorUse:
+        strides: dict[Hashable, int] = {a.symbol: a.step * access.word for a in access.axes}
+        stick: Hashable = access.stick
+        if self._extra and not access.is_index:
+            strides[_EXTRA_STICK] = access.eps * access.word
+            stick = _EXTRA_STICK
+        entries: dict[Hashable, int] = {a.symbol: a.size for a in access.axes}
+        in_lx = "lx" in access.arg.allocation
+        writes = not access.arg.is_input
+        return TensorUse(writes, in_lx, access.eps, stick, strides, access.word, entries)
+
+    def _relayout(self, slices: Slices, cores: int, in_lx: Sequence[bool]) -> Work:
+        op = self.op
+        sizes = [size for size, _ in op.iteration_space.values()]
+        flows = []
+        for number, arg in enumerate(op.args):
+            info = relayout_info(op, number)
+            flows.append(
+                placed_flow(
+                    sizes,
+                    [slices[symbol] for symbol in op.iteration_space],
+                    info["view_stride"],
+                    info["device_size"],
+                    info["stride_map"],
+                    writes=not arg.is_input,
+                    in_lx=in_lx[number] if in_lx else "lx" in arg.allocation,
+                )
+            )
+        return relayout_work(cores, flows)
+
+
+def _rest(
+    use: TensorUse,
+) -> tuple[int, Hashable, Mapping[Hashable, int], int, Mapping[Hashable, int]]:
+    return use.per_stick, use.stick, use.strides, use.bytes, use.entries
+
+
+def _padded(op: OpSpec, kind: str, accesses: list[Access]) -> dict[sympy.Symbol, int]:
+    """Sizes up to whole sticks, as the SuperDSC has them."""
+    values = [a for a in accesses if not a.is_index]
+    source = values[0] if kind in ("reduction", "topk") else values[-1]
+    whole = kind in ("matmul", "cast", "restickify")
+    sticks = {a.stick for a in (values if whole else [source]) if a.stick is not None}
+    padded = {}
+    for symbol, (size, _) in op.iteration_space.items():
+        padded[symbol] = size
+        if symbol in sticks:
+            users = [a for a in values if a.stick == symbol]
+            if kind == "matmul":
+                users = [a for a in values if symbol in a.symbols]
+            eps = max(a.unit for a in users)
+            padded[symbol] = -(-size // eps) * eps
+    return padded
