@@ -66,6 +66,11 @@ class _Inside(threading.local):
 _inside = _Inside()
 
 
+def compiles_for_spyre() -> bool:
+    """Whether this thread is compiling a graph with spyre tensors."""
+    return _inside.compile_fx
+
+
 def _wrap_compile_fx(module: Any) -> None:
     stock = module.compile_fx
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import collections
+import itertools
+import logging
+import types
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -18,6 +21,7 @@ from torch.nn import functional as F
 
 import torch_spyre
 from tests.inductor.cases import values
+from torch_spyre import compile_hooks
 from torch_spyre._inductor import decompositions, fakes
 
 aten = torch.ops.aten
@@ -112,6 +116,49 @@ def test_a_value_that_is_the_same_changes_nothing_behind_it() -> None:
     assert all(a is n.meta.get("val") for a, n in zip(before, gm.graph.nodes, strict=True))
 
 
+def test_equal_nodes_that_are_changed_alike_are_computed_once() -> None:
+    def function(a: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            a = torch.relu(torch.exp(a))
+        return a
+
+    gm = traced(function, (8, 64))
+    updater = fakes.Updater(gm)
+    before = [n.meta.get("val") for n in gm.graph.nodes]
+    other_function(gm.graph)
+    computed = []
+    stock = fakes.fx_utils.get_fake_args_kwargs
+
+    def noted(node: torch.fx.Node, gm: torch.fx.GraphModule) -> Any:
+        computed.append(node)
+        return stock(node, gm)
+
+    with (
+        mock.patch.object(fakes.fx_utils, "get_fake_args_kwargs", noted),
+        V.set_fake_mode(before[0].fake_mode),
+    ):
+        assert updater.incremental_update() == 0
+    assert len(computed) == 1
+    assert all(a is n.meta.get("val") for a, n in zip(before, gm.graph.nodes, strict=True))
+
+
+# ---- Keys ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_key_is_not_described_unless_somebody_reads_it(read: bool) -> None:
+    from torch._inductor.codecache import FxGraphCachePickler
+    from torch._logging._internal import trace_log
+
+    torch_spyre._inductor.register()
+    pickler = FxGraphCachePickler(traced(torch.exp, (8, 64)))
+    details: Any = types.SimpleNamespace(device="spyre")
+    with mock.patch.object(trace_log, "handlers", [logging.NullHandler()] if read else []):
+        assert len(pickler.debug_lines(details)) == 1  # of a graph that is not ours
+        with mock.patch.object(compile_hooks._inside, "compile_fx", True):
+            assert len(pickler.debug_lines(details)) == (1 if read else 0)
+
+
 # ---- Patterns -----------------------------------------------------------------------------------
 
 
@@ -178,6 +225,25 @@ def test_loops_are_there_for_who_looks_at_them() -> None:
     assert "ops.exp" in seen[0][1] and "'sum'" in seen[1][1]
 
 
+def test_strides_that_are_numbers_are_compared_as_numbers() -> None:
+    from torch._inductor.virtualized import V as virtualized
+
+    torch_spyre._inductor.register()
+    stock = ir.is_contiguous_strides_for_shape.__wrapped__  # type: ignore[attr-defined]
+    sizevars = mock.Mock(sizevars=mock.Mock(statically_known_equals=lambda a, b: a == b))
+    sizes = [(), (1,), (4,), (4, 1, 3), (2, 0, 3), (4, 3)]
+    for shape in sizes:
+        strides = [tuple(torch.empty(shape).stride()), *itertools.product((1, 3, 4), repeat=3)]
+        for stride in (s[: len(shape)] for s in strides):
+            with virtualized.set_graph_handler(sizevars):
+                expected = stock(stride, shape)
+            with mock.patch.object(compile_hooks._inside, "compile_fx", True):
+                assert ir.is_contiguous_strides_for_shape(stride, shape) == expected, (
+                    shape,
+                    stride,
+                )
+
+
 # ---- Shapes -------------------------------------------------------------------------------------
 
 
@@ -206,6 +272,28 @@ def test_what_an_attention_gives_is_worked_out_once() -> None:
             k.requires_grad_()
             assert F.scaled_dot_product_attention(q, k, k).grad_fn is not None
         assert len(calls) == 3
+
+
+def test_what_a_product_with_weights_gives_is_worked_out_once() -> None:
+    op, calls = aten.linear.default, []
+    stock = op.decompose
+    with FakeTensorMode(), enable_python_dispatcher(), torch.no_grad():
+        a, w = (torch.empty(s, dtype=torch.float16, device="spyre") for s in ((2, 9, 64), (70, 64)))
+        bias = torch.empty(70, dtype=torch.float16, device="spyre")
+
+        def decompose(*args: Any, **kwargs: Any) -> Any:
+            calls.append(args)
+            return stock(*args, **kwargs)
+
+        with mock.patch.object(op, "decompose", decompose):
+            first, again = F.linear(a, w, bias), F.linear(a, w, bias)
+        assert len(calls) == 1
+        assert (first.shape, first.stride()) == ((2, 9, 70), (630, 70, 1))
+        assert (again.shape, again.stride()) == (first.shape, first.stride())
+        assert again.untyped_storage()._cdata != first.untyped_storage()._cdata
+        assert F.linear(a[:1], w).shape == (1, 9, 70)
+        with pytest.raises(RuntimeError):
+            F.linear(a, w.t())
 
 
 def test_products_are_traced_without_casts() -> None:

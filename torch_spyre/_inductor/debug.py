@@ -118,6 +118,8 @@ def _without_disk(function: _Function) -> _Function:
 @_without_disk
 def record_plan(plan: GraphPlan) -> None:
     """A graph was planned."""
+    if _records:
+        plan.graph_code = V.graph.module.code if V.graph.module is not None else ""
     for record in _records:
         record.plans.append(plan)
     for step in plan.fallbacks:

@@ -119,6 +119,19 @@ def _catch_composite(op: torch._ops.OpOverload) -> None:
         op.py_impl(key)(shapes.worked_out_once(decompose, lambda: _DECOMPOSITIONS[op]))
 
 
+def _work_out_once(op: torch._ops.OpOverload) -> None:
+    """PyTorch's own decomposition, but Dynamo is told the shape of what it has seen before."""
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        return op.decompose(*args, **kwargs)
+
+    for key in (torch._C.DispatchKey.AutogradPrivateUse1, torch._C.DispatchKey.PrivateUse1):
+        op.py_impl(key)(shapes.worked_out_once(decompose, lambda: None))
+
+
+_work_out_once(aten.linear.default)
+
+
 # ---- Operations that stay whole ------------------------------------------------------------------
 
 _WHOLE: dict[torch._ops.OpOverload, bool] = {}

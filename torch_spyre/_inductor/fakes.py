@@ -12,6 +12,7 @@ does.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import defaultdict
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import fx_utils
 from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings, rebind_unbacked
 
@@ -34,6 +36,7 @@ class Updater:
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
         self._known = {node: _state(node) for node in gm.graph.nodes}
+        self._results: dict[Any, Any] = {}
 
     def incremental_update(self) -> int:
         """Values of nodes that were changed since the last time, and of what depends on them.
@@ -52,14 +55,83 @@ class Updater:
                 and changed.isdisjoint(node.all_input_nodes)
             ):
                 continue
+            if self._is_as_before(node, owners):
+                continue
             if _update(node, self.gm, owners):
                 changed.add(node)
         self._known = known
         return len(changed)
 
+    def _is_as_before(self, node: Node, owners: dict[int, Node]) -> bool:
+        """Whether what a node gives for inputs like these is known, and is what it has."""
+        key = _key(node)
+        old: Any = node.meta.get("val")
+        if key is None or not _is_plain(old) or owners.get(fx_utils.get_storage(old)) is not node:
+            return False
+        result = self._results.get(key)
+        if result is None:
+            is_valid, args, kwargs = fx_utils.get_fake_args_kwargs(node, self.gm)
+            if not is_valid:
+                return False
+            with V.fake_mode, enable_python_dispatcher():
+                value = node.target(*args, **kwargs)  # type: ignore[operator]
+            if not _is_plain(value):
+                return False
+            result = self._results[key] = _described(value)
+        return bool(result == _described(old))
+
 
 def _state(node: Node) -> _State:
     return node.target, node.args, node.kwargs  # arguments are replaced, never changed in place
+
+
+def _key(node: Node) -> Any:
+    """What the value of a node depends on; None if it lies in the memory of another one, or if
+    more than numbers and descriptions of tensors is at work."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not _is_functional(target):
+        return None
+    parts: list[Any] = [target]
+    for name, value in (*enumerate(node.args), *node.kwargs.items()):
+        part = _part(value)
+        if part is None:
+            return None
+        parts.append((name, part))
+    return tuple(parts)
+
+
+@functools.cache
+def _is_functional(op: torch._ops.OpOverload) -> bool:
+    """Neither changes inputs nor returns views of them, nor draws numbers."""
+    schema = op._schema
+    aliases = any(a.alias_info is not None for a in (*schema.arguments, *schema.returns))
+    return not aliases and torch.Tag.nondeterministic_seeded not in op.tags
+
+
+def _part(value: Any) -> Any:
+    if isinstance(value, Node):
+        known: Any = value.meta.get("val")
+        return ("tensor", *_described(known)) if _is_plain(known) else None
+    if isinstance(value, (list, tuple)):
+        parts = [_part(v) for v in value]
+        return None if any(p is None for p in parts) else ("list", *parts)
+    numbers = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format)
+    return (type(value), value) if isinstance(value, numbers) else None
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        type(value) is FakeTensor
+        and value.layout == torch.strided
+        and not value.is_conj()
+        and not value.is_neg()
+        and all(type(n) is int for n in (*value.shape, *value.stride(), value.storage_offset()))
+    )
+
+
+def _described(value: torch.Tensor) -> tuple[Any, ...]:
+    where = (value.shape, value.stride(), value.storage_offset())
+    return (*where, value.dtype, value.device, value.requires_grad)
 
 
 def _own(owners: dict[int, Node], node: Node) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import sympy
 import torch
@@ -19,7 +18,7 @@ from torch_spyre._inductor.needs import row_sticks, table_of
 from torch_spyre._inductor.origins import is_view, origin_of
 from torch_spyre._inductor.splitting import Splitter
 from torch_spyre._inductor.spyre_kernel import NATIVE_TYPES
-from torch_spyre._inductor.tracing import static_size, trace
+from torch_spyre._inductor.tracing import indexing_allowed, static_size, trace
 from torch_spyre.constants import DEVICE_NAME
 
 aten = torch.ops.aten
@@ -46,12 +45,12 @@ def check(operation: Any) -> None:
     dtype = operation.get_dtype()
     if dtype not in NATIVE_TYPES:
         raise UnsupportedType(f"{dtype} tensors do not have a form on the card")
-    with mock.patch.object(ir.FlexibleLayout, "allow_indexing", True):  # as Inductor does
+    with indexing_allowed():
         body = trace(operation)
     splitter = Splitter(_stand_in, {}, Origin("", "", ""), "check")
     if body.place is not None:
         output = _buffer_of(operation.layout.get_buffer().get_name())
-        with mock.patch.object(ir.FlexibleLayout, "allow_indexing", True):
+        with indexing_allowed():
             index = sympy.expand(operation.layout.make_indexer()(body.place))
     else:
         size = tuple(body.ranges)

@@ -5,11 +5,13 @@ Each says which hook is missing (torch 2.13). None does anything for graphs with
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
+import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import ir
@@ -31,6 +33,8 @@ from torch_spyre._inductor import fakes, lowering, native, replay
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
+from torch_spyre._inductor.tracing import indexing_allowed
+from torch_spyre.compile_hooks import compiles_for_spyre
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
 
@@ -47,6 +51,8 @@ def apply() -> None:
     _keep_known_values()
     _look_at_the_input_first()
     _replay_what_was_traced()
+    _do_not_describe_keys()
+    _compare_numbers_as_numbers()
 
 
 # -- GraphLowering.call_function: no hook after the lowering of a node -----------------------------
@@ -92,9 +98,15 @@ def _realise_every_operation() -> None:
     GraphLowering.call_function = call_function
 
 
-def _folded_constants_allowed() -> Any:
+@contextlib.contextmanager
+def _folded_constants_allowed() -> Iterator[None]:
     """A fallback runs its operation on fakes; constants from fold_constants are real tensors."""
-    return mock.patch.object(V.fake_mode, "allow_non_fake_inputs", True)
+    mode = V.fake_mode
+    before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+    try:
+        yield
+    finally:
+        mode.allow_non_fake_inputs = before
 
 
 def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -157,8 +169,7 @@ class _FirstRead(MockHandler):
 
 
 def _reads(data: ir.Pointwise) -> bool:
-    indexing = mock.patch.object(ir.FlexibleLayout, "allow_indexing", True)
-    with indexing, V.set_ops_handler(_FirstRead()):
+    with indexing_allowed(), V.set_ops_handler(_FirstRead()):
         try:
             data.inner_fn(*data.inner_fn_args())
         except _Read:
@@ -344,3 +355,48 @@ def _replay_what_was_traced() -> None:
 
 def _run(self: Any, stock: Any, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
     return replay.run(self, stock, kind, target, args, kwargs)
+
+
+# -- FxGraphCachePickler.debug_lines: made for each graph, read by nobody but logs -----------------
+# The graph is printed and pickled once more for it.
+# Fails when it can go: test_a_key_is_not_described_unless_somebody_reads_it.
+
+
+def _do_not_describe_keys() -> None:
+    from torch._inductor import codecache
+    from torch._logging._internal import trace_log
+
+    stock = codecache.FxGraphCachePickler.debug_lines
+
+    @functools.wraps(stock)
+    def debug_lines(self: Any, inp: Any) -> list[str]:
+        is_read = codecache.log.isEnabledFor(logging.DEBUG) or trace_log.handlers
+        return [] if compiles_for_spyre() and not is_read else stock(self, inp)
+
+    codecache.FxGraphCachePickler.debug_lines = debug_lines
+
+
+# -- ir.is_contiguous_strides_for_shape: sizes that are numbers are compared as symbols ------------
+# Asked for each view.
+# Fails when it can go: test_strides_that_are_numbers_are_compared_as_numbers.
+
+
+def _compare_numbers_as_numbers() -> None:
+    stock = ir.is_contiguous_strides_for_shape
+
+    @functools.wraps(stock)
+    def is_contiguous(stride: Sequence[Any], shape: Sequence[Any]) -> bool:
+        known = all(isinstance(n, (int, sympy.Integer)) for n in (*stride, *shape))
+        if not known or not compiles_for_spyre():
+            return stock(stride, shape)
+        expected = largest = 1
+        for size, step in zip(reversed(shape), reversed(stride), strict=False):
+            if size == 1:
+                continue
+            if step not in (expected, largest):
+                return False
+            largest *= max(1, size)
+            expected *= size
+        return True
+
+    ir.is_contiguous_strides_for_shape = is_contiguous

@@ -88,7 +88,6 @@ class GraphPlan:
 def make_plan(scheduler: Scheduler) -> GraphPlan:
     """Plan the whole graph of a scheduler."""
     planner = _Planner(scheduler)
-    planner.plan.graph_code = V.graph.module.code if V.graph.module is not None else ""
     planner.collect()
     planner.place_buffers()
     for kernel in planner.plan.kernels:

@@ -6,7 +6,8 @@ SpyreOpFuncs; what is not there raises NoOpFunc, and the node becomes a step on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +125,17 @@ class Body:
     reduction: str = ""
     place: list[sympy.Expr] | None = None
     """Coordinates that a scatter writes to, in the tensor that it changes."""
+
+
+@contextlib.contextmanager
+def indexing_allowed() -> Iterator[None]:
+    """Bodies may be run before layouts are final, as Inductor does to count what they read."""
+    before = ir.FlexibleLayout.allow_indexing
+    ir.FlexibleLayout.allow_indexing = True
+    try:
+        yield
+    finally:
+        ir.FlexibleLayout.allow_indexing = before
 
 
 def buffer_dtype(name: str) -> torch.dtype:
