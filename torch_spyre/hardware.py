@@ -72,6 +72,7 @@ def as_card_arguments(hardware: Hardware = CARD) -> dict[str, Any]:
         "cores",
         "lx_bytes",
         "memory_bytes",
+        "span_bytes",
         "memory_bytes_per_us",
         "host_bytes_per_us",
         "job_us",

@@ -24,7 +24,7 @@ from tests.backend.make_bundle import (
     flatten,
     write_bundle,
 )
-from torch_spyre.backend import compile_bundle
+from torch_spyre.backend import compile_bundle, write_checks
 
 
 def layout_of(operation: Op, tensor: T, host: torch.Tensor) -> _C.SpyreTensorLayout:
@@ -73,6 +73,8 @@ def run(
         arguments.append(to_card(host, layout) if layout else host.to("spyre"))
     pool = [torch.zeros(pool_bytes // 4, device="spyre")] if has_pool else []
     code = compile_bundle(directory, fuse=fuse, pool=has_pool and not symbolic)
+    if torch.spyre.is_sanitizing():
+        write_checks(directory, code, fuse=fuse, pool=has_pool and not symbolic)
     plan = _C.prepare_kernel(str(code))
     _C.launch_jobplan(plan, [*pool, *arguments])
     torch.spyre.synchronize()

@@ -10,6 +10,7 @@ there.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import shutil
@@ -29,6 +30,7 @@ from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config, debug
 from torch_spyre._inductor.sources import settings, source_hash
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.device.sanitizer import is_sanitizing
 from torch_spyre.logs import get_logger
 
 _log = get_logger("spyre.inductor.codegen")
@@ -119,8 +121,18 @@ class SpyreKernel:
         self.has_pool = pool_bytes > 0
         self.directory = compile_text(name, text, self.has_pool)
         self._plans: dict[int, tuple[Any, list[torch.Tensor]]] = {}
+        _kernels.add(self)
+        if is_sanitizing():
+            self.write_checks()
         layouts = [spec.layout for spec in arguments]
         self._launch, self._loaded = _C._compiled_kernel(self.has_pool, layouts)
+
+    def write_checks(self) -> None:
+        """What the sanitizer wants to know, beside the program."""
+        from torch_spyre import backend
+
+        bundle = Path(self.directory).parent
+        backend.write_checks(bundle, self.directory, fuse=config.backend_fusion, pool=self.has_pool)
 
     def run(self, *tensors: torch.Tensor) -> None:
         """Queue the kernel on the current stream."""
@@ -178,6 +190,15 @@ class SpyreKernel:
         self._plans[index] = (plan, constants)
         _C._load_compiled_kernel(self._loaded, index, plan, constants)
         return self._plans[index]
+
+
+_kernels: weakref.WeakSet[SpyreKernel] = weakref.WeakSet()
+
+
+def write_checks_of_all() -> None:
+    """The sanitizer is switched on: for all kernels that there are."""
+    for kernel in list(_kernels):
+        kernel.write_checks()
 
 
 counters: dict[str, int] = {
@@ -241,6 +262,7 @@ def compile_text(name: str, text: str, has_pool: bool) -> str:
     start = time.perf_counter()
     try:
         write_bundle(text, work, has_pool)
+        _write_names(name, text, work, has_pool)
         backend.compile_bundle(
             work, work / "spyreCodeDir", fuse=config.backend_fusion, pool=has_pool
         )
@@ -277,6 +299,16 @@ def write_bundle(text: str, directory: Path, has_pool: bool) -> None:
     counters["operations_compiled"] += written.operations
     counters["sdsc_files_written"] += written.files
     (directory / "op_specs.py").write_text(text)
+
+
+def _write_names(name: str, text: str, directory: Path, has_pool: bool) -> None:
+    """Source lines and names of tensors: for messages, nothing depends on them."""
+    known = debug.known_names(text)
+    if known is None:
+        return  # the graph came from a cache
+    arguments = [*(["the pool"] if has_pool else []), *known["arguments"]]
+    names = {**known, "kernel": name, "arguments": arguments}
+    (directory / "names.json").write_text(json.dumps(names, indent=1) + "\n")
 
 
 def _rename(work: Path, directory: Path) -> None:

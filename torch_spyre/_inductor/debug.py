@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import errors, report
+from torch_spyre._inductor.kernel_names import names_of
 from torch_spyre.logs import get_logger
 
 if TYPE_CHECKING:
@@ -214,13 +215,23 @@ def _program(bundle: Path) -> list[str]:
 
 # Operations by the text of their OpSpecs: a bundle is compiled when the plan is gone.
 _operations: OrderedDict[str, list[Operation]] = OrderedDict()
+# What tensors are called and which lines operations come from, likewise.
+_names: OrderedDict[str, dict[str, Any]] = OrderedDict()
 _REMEMBERED = 64
 
 
 def _remember(text: str, kernel: Kernel) -> None:
     _operations[text.strip()] = list(kernel.operations)
+    _names[text.strip()] = names_of(kernel)
+    while len(_names) > _REMEMBERED:
+        _names.popitem(last=False)
     while len(_operations) > _REMEMBERED:
         _operations.popitem(last=False)
+
+
+def known_names(text: str) -> dict[str, Any] | None:
+    """What is known about the kernel with these OpSpecs, if this process has planned it."""
+    return _names.get(text.strip())
 
 
 def refuse_bundle(name: str, text: str, work: Path, problem: Exception) -> Exception:

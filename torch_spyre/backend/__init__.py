@@ -8,6 +8,7 @@ launches. The way of the data, one module a stage:
     schedule  steps joined, dead stores dropped (fuse, regions)
     program   the words of the steps (registers)
     spyrecode the directory (cache)
+    checking  what the card's sanitizer wants to know beside it
 
 Example: `plan = torch_spyre._C.prepare_kernel(str(compile_bundle("my_bundle")))`; on the command
 line, `python -m torch_spyre.backend my_bundle` does it and shows what it did. Nothing here imports
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from torch_spyre.backend.bundle import Bundle, BundleNode, OperationLoop, read_bundle
 from torch_spyre.backend.cache import bundle_key, copy_directory, has_key, write_directory
+from torch_spyre.backend.checking import write_checks
 from torch_spyre.backend.errors import BackendError, BundleError, ProgramError, SpyreCodeError
 from torch_spyre.backend.lower import lower
 from torch_spyre.backend.program import ProgramWriter
@@ -33,8 +35,10 @@ __all__ = [
     "ProgramError",
     "SpyreCodeError",
     "compile_bundle",
+    "program_bytes",
     "read_bundle",
     "steps_of",
+    "write_checks",
 ]
 
 OUTPUT = "spyreCodeDir"
@@ -69,7 +73,7 @@ def compile_bundle(
     if kept is not None and has_key(kept, key):
         copy_directory(kept, target, key)
         return target
-    program = _compile(read_bundle(directory, pool=pool), fuse)
+    program = program_bytes(steps_of(read_bundle(directory, pool=pool), fuse=fuse))
     write_directory(target, key, lambda fresh: write_spyrecode(fresh, program))
     if kept is not None:
         write_directory(kept, key, lambda fresh: write_spyrecode(fresh, program))
@@ -81,9 +85,10 @@ def steps_of(bundle: Bundle, *, fuse: bool = True) -> list[Item]:
     return schedule(_items(bundle.body), bundle.pool, fuse=fuse)
 
 
-def _compile(bundle: Bundle, fuse: bool) -> bytes:
+def program_bytes(items: list[Item]) -> bytes:
+    """Steps and loops as a device program."""
     writer = ProgramWriter()
-    writer.add_all(steps_of(bundle, fuse=fuse))
+    writer.add_all(items)
     return writer.bytes()
 
 

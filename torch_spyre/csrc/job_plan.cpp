@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "allocator.h"
+#include "checked_program.h"
 #include "storage.h"
 #include "stream.h"
 
@@ -33,6 +34,7 @@ const card::ParsedProgram& read_program(LoadedProgram& program, size_t offset,
                     std::memcmp(program.bytes.data(), memory.data(), program.bytes.size()) == 0;
   if (!same) {
     program.parsed = nullptr;
+    program.checked = nullptr;
     program.parsed = card::parse_program({card::kProgramSegment + offset, memory});
     const auto own = memory.first(program.parsed->bytes);
     program.bytes.assign(own.begin(), own.end());
@@ -168,14 +170,30 @@ void run_host_compute(const JobPlan& plan, const Step& step, const Arguments& ar
   std::memset(output + bytes, 0, step.size - bytes);
 }
 
+void run_checked(JobPlan& plan, size_t index, const Arguments& arguments, card::Card& card,
+                 card::RunEnvironment environment) {
+  LoadedProgram& program = plan.programs[index];
+  if (!program.checked) {
+    program.checked = read_checked_program(plan.directory, plan.label, program.bytes);
+  }
+  card::CheckedLaunch launch(*card.sanitizer, program.checked, arguments.addresses);
+  environment.observer = &launch;
+  card::run_program(*program.parsed, arguments.addresses, environment);
+  launch.finish();
+}
+
 void run_compute(JobPlan& plan, size_t index, const Arguments& arguments, card::Card& card) {
   const size_t offset = plan.steps[index].offset;
   const std::byte* bytes = card.memory.host(program_memory(plan) + offset);
   const auto& program =
       read_program(plan.programs[index], offset, {bytes, plan.allocation_size - offset});
   card.counters.add({.device_us = card.hardware.job_us, .launches = 1});
-  card::run_program(program, arguments.addresses,
-                    {card.memory, thread_pool(), numerics(), card.lx.by_core(), &card.counters});
+  const card::RunEnvironment environment{card.memory, thread_pool(), numerics(), card.lx.by_core(),
+                                         &card.counters};
+  if (card.sanitizer->is_enabled()) {
+    return run_checked(plan, index, arguments, card, environment);
+  }
+  card::run_program(program, arguments.addresses, environment);
 }
 
 void run_step(JobPlan& plan, size_t index, const Arguments& arguments, card::Card& card) {
@@ -289,8 +307,10 @@ const PinnedBuffer* JobPlan::find_buffer(const std::string& handle) const {
 
 JobPlanPtr prepare_kernel(const fs::path& directory, std::optional<c10::Stream> stream) {
   Recipe recipe = read_spyrecode(directory);
-  return make_plan("job plan " + directory_name(directory), std::move(recipe),
-                   stream ? *stream : current_stream(current_device()));
+  auto plan = make_plan("job plan " + directory_name(directory), std::move(recipe),
+                        stream ? *stream : current_stream(current_device()));
+  plan->directory = directory;
+  return plan;
 }
 
 void launch(const JobPlanPtr& plan, const std::vector<at::Tensor>& args) {

@@ -26,11 +26,16 @@
 #include "spyrecode.h"
 
 namespace spyre {
+namespace card {
+struct CheckedProgram;
+}
 
 // The program of a compute step as it was read last: steps of the plan may change its bytes.
 struct LoadedProgram {
   std::vector<std::byte> bytes;
   std::shared_ptr<const card::ParsedProgram> parsed;  // null: not read yet
+  // For the sanitizer, made when that first needs it.
+  std::shared_ptr<const card::CheckedProgram> checked;
 };
 
 struct JobPlan {
@@ -44,6 +49,7 @@ struct JobPlan {
   std::vector<bool> small;         // by step: its program takes no time worth a thread
   // By step. Filled when the plan is made, then only touched by the card's executor thread.
   std::vector<LoadedProgram> programs;
+  std::filesystem::path directory;  // that it was made from; empty for the older form
 
   // Launches share the pinned buffers and the program memory. The mutex keeps the steps of two
   // launches apart in the queue; a launch on another stream waits for the last use, which is first

@@ -19,6 +19,7 @@
 #include "hooks.h"
 #include "job_plan_bindings.h"
 #include "runtime.h"
+#include "sanitizer_bindings.h"
 #include "storage.h"
 #include "stream.h"
 #include "views.h"
@@ -40,6 +41,7 @@ py::dict settings_dict(const Settings& s) {
   d["threads"] = s.threads;
   d["numerics"] = s.numerics == card::Numerics::IEEE ? "ieee" : "dlfloat16";
   d["launch_blocking"] = s.launch_blocking;
+  d["sanitize"] = s.sanitize;
   d["downcast_warning"] = s.downcast_warning;
   d["fallback_warning"] = s.fallback_warning;
   return d;
@@ -61,14 +63,14 @@ void bind_runtime(py::module& m) {
   m.def("_read_settings", [] { return settings_dict(read_settings()); });
   m.def(
       "_set_hardware",
-      [](int cores, size_t lx_bytes, size_t memory_bytes, double memory_bytes_per_us,
-         double host_bytes_per_us, double job_us, double dma_us) {
-        set_hardware({cores, lx_bytes, memory_bytes, memory_bytes_per_us, host_bytes_per_us, job_us,
-                      dma_us});
+      [](int cores, size_t lx_bytes, size_t memory_bytes, int64_t span_bytes,
+         double memory_bytes_per_us, double host_bytes_per_us, double job_us, double dma_us) {
+        set_hardware({cores, lx_bytes, memory_bytes, span_bytes, memory_bytes_per_us,
+                      host_bytes_per_us, job_us, dma_us});
       },
       py::kw_only(), py::arg("cores"), py::arg("lx_bytes"), py::arg("memory_bytes"),
-      py::arg("memory_bytes_per_us"), py::arg("host_bytes_per_us"), py::arg("job_us"),
-      py::arg("dma_us"));
+      py::arg("span_bytes"), py::arg("memory_bytes_per_us"), py::arg("host_bytes_per_us"),
+      py::arg("job_us"), py::arg("dma_us"));
   m.def("_memory_summary",
         [](int device) { return get_card(check_device_index(device)).memory.summary(); });
   m.def("_empty_cache",
@@ -414,4 +416,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   spyre::bind_statistics(m);
   spyre::bind_job_plans(m);
   spyre::bind_compiled(m);
+  spyre::bind_sanitizer(m);
 }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "card/sanitizer.h"
 #include "job_plan.h"
 
 namespace spyre {
@@ -108,6 +109,7 @@ void start() {
     g_cards->push_back(std::make_unique<card::Card>(i, hardware(), s.memory_bytes));
     auto* card = g_cards->back().get();
     card->queue.set_blocking(s.launch_blocking);
+    if (s.sanitize) card->sanitizer->enable();
     card->memory.set_reclaim([card] {
       NoGil no_gil;  // a queued callback may need it
       card->queue.drain();

@@ -25,6 +25,7 @@ struct Settings {
   int threads = 0;  // 0: follow torch.get_num_threads()
   card::Numerics numerics = card::Numerics::DLFLOAT16;
   bool launch_blocking = false;
+  bool sanitize = false;
   bool downcast_warning = true;
   bool fallback_warning = true;
 };

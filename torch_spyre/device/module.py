@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device import counters, impl, memory, properties, random, streams
+from torch_spyre.device import counters, impl, memory, properties, random, sanitizer, streams
 from torch_spyre.ops import fallbacks
 
 _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
@@ -74,6 +74,7 @@ _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
         "counters",
         "reset_counters",
     ),
+    sanitizer: ("SanitizerError", "is_sanitizing", "sanitizer"),
     fallbacks: (
         "FallbackWarning",
         "fallback_counts",

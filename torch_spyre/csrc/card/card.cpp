@@ -7,6 +7,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "sanitizer.h"
+
 namespace spyre::card {
 
 Scratchpads::Scratchpads(int cores, size_t bytes_each) : bytes_(cores * bytes_each) {
@@ -31,9 +33,13 @@ Card::Card(int index, const Hardware& hardware, size_t memory_bytes)
       hardware(hardware),
       memory(index, memory_bytes),
       lx(hardware.cores, hardware.lx_bytes),
+      sanitizer(std::make_unique<Sanitizer>(index, memory, lx.by_core(), hardware.lx_bytes,
+                                            hardware.span_bytes)),
       queue(index, memory) {
   // Memory that was freed comes back when the queued work that still reads it is done.
   memory.set_reclaim([this] { queue.drain(); });
 }
+
+Card::~Card() = default;
 
 }  // namespace spyre::card

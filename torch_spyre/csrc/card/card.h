@@ -16,11 +16,14 @@
 
 namespace spyre::card {
 
+class Sanitizer;
+
 // The numbers of the card. torch_spyre/hardware.py is their one source; it fills this in.
 struct Hardware {
   int cores = 0;
   size_t lx_bytes = 0;      // scratchpad per core
   size_t memory_bytes = 0;  // device memory
+  int64_t span_bytes = 0;   // that a core may address of one tensor
   double memory_bytes_per_us = 0;
   double host_bytes_per_us = 0;  // PCIe, each direction
   double job_us = 0;             // fixed cost of starting a job
@@ -52,13 +55,15 @@ class Scratchpads {
 class Card {
  public:
   Card(int index, const Hardware& hardware, size_t memory_bytes);
+  ~Card();
 
   const int index;
   const Hardware hardware;
   Memory memory;
   Scratchpads lx;
   Counters counters;
-  Queue queue;  // declared last: it stops before the memory goes
+  const std::unique_ptr<Sanitizer> sanitizer;  // off until somebody wants it
+  Queue queue;                                 // declared last: it stops before the memory goes
 };
 
 }  // namespace spyre::card

@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "sanitizer.h"
 #include "transfer.h"
 
 namespace spyre::card {
@@ -53,6 +54,7 @@ bool copy_to_card(const CardSide& card, const View& view, const HostSide& host, 
   const MappedCard mapped = map_card(card);
   check_view(mapped.map, view);
   const Strided from = strided_host(host, mapped.elem_bytes, conversion);
+  if (is_sanitizing()) note_host_write(card, view, "a copy of the host");
   return write_card(mapped, view, from, stores_for(elements * mapped.elem_bytes), &pool);
 }
 
@@ -65,6 +67,7 @@ void copy_from_card(const CardSide& card, const View& view, const HostSide& host
   const MappedCard mapped = map_card(card);
   check_view(mapped.map, view);
   const Strided to = strided_host(host, mapped.elem_bytes, conversion);
+  if (is_sanitizing()) check_host_read(card, view, "a copy to the host");
   read_card(mapped, view, to, stores_for(elements * to.elem_bytes), &pool);
 }
 

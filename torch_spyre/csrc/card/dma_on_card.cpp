@@ -9,6 +9,7 @@
 #include <string>
 
 #include "dma.h"
+#include "sanitizer.h"
 #include "transfer.h"
 
 namespace spyre::card {
@@ -190,6 +191,7 @@ void copy_on_card(const CardSide& src, const View& src_view, const CardSide& dst
   if (num_elements(src_view) == 0) return;
   check_view(from.map, src_view);
   check_view(to.map, dst_view);
+  if (is_sanitizing()) note_card_copy(src, src_view, dst, dst_view);
   copy_mapped(from, src_view, to, dst_view, &pool);
 }
 

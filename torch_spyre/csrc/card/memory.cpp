@@ -142,6 +142,7 @@ struct Memory::State {
   Node* spare = nullptr;
   MemoryStats stats;
   std::function<void()> reclaim;
+  MemoryWatcher* watcher = nullptr;
 
   // Taking a range
   Block* try_allocate(size_t bytes, size_t size);
@@ -209,6 +210,7 @@ Block* Memory::State::try_allocate(size_t bytes, size_t size) {
   increase(stats.allocated_bytes, size);
   increase(stats.requested_bytes, bytes);
   increase(stats.active_bytes, size);
+  if (watcher) watcher->allocated(node->address, size);
   return node;
 }
 
@@ -299,6 +301,7 @@ void Memory::State::let_go(Node* node) {
 
 void Memory::State::recycle(Node* node) {
   decrease(stats.active_bytes, node->size);
+  if (watcher) watcher->freed(node->address, node->size);
   node->use = Use::kCached;
   if (node->size > kQuickLimit) return merge(node);
   const size_t list = node->size / kGranule - 1;
@@ -408,6 +411,22 @@ Memory::~Memory() = default;
 void Memory::set_reclaim(std::function<void()> reclaim) {
   std::lock_guard lock(state_->mutex);
   state_->reclaim = std::move(reclaim);
+}
+
+void Memory::set_watcher(MemoryWatcher* watcher) {
+  std::lock_guard lock(state_->mutex);
+  state_->watcher = watcher;
+}
+
+std::vector<std::pair<Address, size_t>> Memory::blocks() const {
+  std::lock_guard lock(state_->mutex);
+  std::vector<std::pair<Address, size_t>> found;
+  for (const Node* node : state_->nodes) {
+    if (node->use == Use::kAllocated || node->use == Use::kWaiting) {
+      found.emplace_back(node->address, node->size);
+    }
+  }
+  return found;
 }
 
 std::byte* Memory::host(Address address) const {

@@ -12,6 +12,8 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace spyre::card {
 
@@ -44,6 +46,14 @@ struct MemoryStats {
   int64_t num_ooms = 0;
 };
 
+// Is told which memory comes and goes, by whatever thread does it.
+class MemoryWatcher {
+ public:
+  virtual ~MemoryWatcher() = default;
+  virtual void allocated(Address address, size_t bytes) = 0;
+  virtual void freed(Address address, size_t bytes) = 0;  // no queued work uses it any more
+};
+
 class Memory {
  public:
   // Capacity in bytes, rounded down to 128; from 128 bytes to 1 TiB (std::invalid_argument).
@@ -67,6 +77,11 @@ class Memory {
   // Called, without any lock, when the card is full while freed blocks are still held by queued
   // work; it may wait for that work. The allocation is then tried once more (num_alloc_retries).
   void set_reclaim(std::function<void()> reclaim);
+
+  // nullptr: nobody. Not while others allocate or free.
+  void set_watcher(MemoryWatcher* watcher);
+  // Address and size of all blocks in use.
+  std::vector<std::pair<Address, size_t>> blocks() const;
 
   // For the card's own engines only. Throws std::out_of_range for an address of no or another card.
   std::byte* host(Address address) const;

@@ -249,7 +249,8 @@ void run_step(const ProgramStep& step, const RunContext& context) {
 
 // Steps first ... last; loop_index has the loops around them.
 void run_steps(const ParsedProgram& program, size_t first, size_t last, RunContext& context,
-               std::vector<int64_t>& loop_index, bool profile, Totals& totals) {
+               std::vector<int64_t>& loop_index, bool profile, Totals& totals,
+               StepObserver* observer) {
   using Clock = std::chrono::steady_clock;
   for (size_t i = first; i < last; i++) {
     const ProgramStep& step = program.steps[i];
@@ -257,13 +258,14 @@ void run_steps(const ParsedProgram& program, size_t first, size_t last, RunConte
       const LoopStep& loop = std::get<LoopStep>(step.what);
       loop_index.push_back(0);
       for (; loop_index.back() < loop.count; ++loop_index.back()) {
-        run_steps(program, i + 1, loop.end, context, loop_index, profile, totals);
+        run_steps(program, i + 1, loop.end, context, loop_index, profile, totals, observer);
       }
       loop_index.pop_back();
       i = loop.end - 1;
       continue;
     }
     context.loop_index = loop_index;
+    if (observer) observer->before(i, loop_index);
     if (!profile) {
       run_step(step, context);
       totals += step.totals;
@@ -348,7 +350,8 @@ void run_program(const ParsedProgram& program, std::span<const Address> argument
     if (environment.counters != nullptr) environment.counters->add(totals);
   };
   try {
-    run_steps(program, 0, program.steps.size(), context, loop_index, is_profiling_steps(), totals);
+    run_steps(program, 0, program.steps.size(), context, loop_index, is_profiling_steps(), totals,
+              environment.observer);
   } catch (...) {
     count();
     throw;

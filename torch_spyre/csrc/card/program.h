@@ -73,13 +73,21 @@ struct ParsedProgram {
 // Throws ProgramError for bytes that are no program of this card.
 std::shared_ptr<const ParsedProgram> parse_program(const Program& program);
 
+// Is told of each step before it runs.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void before(size_t step, std::span<const int64_t> loop_index) = 0;
+};
+
 // What a card lends to its programs.
 struct RunEnvironment {
   Memory& memory;
   ThreadPool& pool;
   Numerics numerics = Numerics::DLFLOAT16;
-  std::span<std::byte* const> lx;  // scratchpads by core
-  Counters* counters = nullptr;    // where to count what steps do, or nowhere
+  std::span<std::byte* const> lx;    // scratchpads by core
+  Counters* counters = nullptr;      // where to count what steps do, or nowhere
+  StepObserver* observer = nullptr;  // who is told of steps, or nobody
 };
 
 // Runs a program to its end, on the calling thread and the pool. `arguments` are the device

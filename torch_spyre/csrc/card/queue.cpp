@@ -46,6 +46,16 @@ std::string describe(const std::exception_ptr& error) {
   }
 }
 
+bool is_kept(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const KeptError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 int checked_stream(int stream) {
   if (stream < 0 || stream >= kStreamsPerCard) {
     throw std::out_of_range("stream " + std::to_string(stream) +
@@ -104,7 +114,8 @@ struct QueueState {
   double host_us = 0;
   double busy_us = 0;
 
-  std::string error;  // the first that nobody was told of
+  std::string error;        // the first that nobody was told of
+  std::exception_ptr kept;  // that one itself, if it is a KeptError
   uint64_t errors = 0;
 
   // Submitting
@@ -123,7 +134,7 @@ struct QueueState {
   // Waiting
   void check_may_wait(const char* what) const;
   void wait_until(Lock& lock, uint64_t sequence, bool help);
-  JobError take_error();
+  std::exception_ptr take_error();
   void throw_pending();
   void finish();
 };
@@ -222,7 +233,7 @@ void QueueState::execute_next(Lock& lock) {
 void QueueState::execute(Lock& lock, Item item) {
   executing = true;
   std::exception_ptr failure;
-  if (item.failure && errors) failure = std::make_exception_ptr(take_error());
+  if (item.failure && errors) failure = take_error();
   lock.unlock();
 
   Frame frame{this, innermost};
@@ -244,6 +255,7 @@ void QueueState::execute(Lock& lock, Item item) {
     *item.failure = std::move(failure);
   } else if (failure && errors++ == 0) {
     error = std::move(text);
+    if (is_kept(failure)) kept = std::move(failure);
   }
   completed.store(item.sequence, std::memory_order_release);
   for (Waiter* waiter : waiters) {
@@ -289,18 +301,19 @@ void QueueState::wait_until(Lock& lock, uint64_t sequence, bool help) {
   if (helped) hand_over();
 }
 
-JobError QueueState::take_error() {
+std::exception_ptr QueueState::take_error() {
   const uint64_t others = std::exchange(errors, 0) - 1;
   std::string text = std::exchange(error, {});
+  if (kept) return std::exchange(kept, nullptr);
   if (others) {
     text +=
         " (and " + std::to_string(others) + (others == 1 ? " job" : " jobs") + " failed after it)";
   }
-  return JobError(text);
+  return std::make_exception_ptr(JobError(text));
 }
 
 void QueueState::throw_pending() {
-  if (errors) throw take_error();
+  if (errors) std::rethrow_exception(take_error());
 }
 
 void QueueState::finish() {

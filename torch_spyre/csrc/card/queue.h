@@ -51,6 +51,11 @@ struct JobError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An error that is also of this class is thrown again as it is, not as a JobError.
+struct KeptError {
+  virtual ~KeptError() = default;
+};
+
 // A stream that is not 0..64 is a std::out_of_range everywhere below.
 class Queue {
  public:

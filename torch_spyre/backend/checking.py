@@ -1,0 +1,109 @@
+"""Side data of a program for the card's sanitizer: names, and the operations one by one.
+
+In: a bundle directory and the SpyreCode directory made from it. Out: two more files there:
+
+    reference.bin  the program without fusion, one step for each operation of the bundle
+    names.json     kernel, arguments, operations with their source lines, which operations each step
+                   stands for, and which pieces of the pool and of the scratchpads hold what
+
+The front-end leaves what only it knows in `names.json` of the bundle (docs/formats/superdsc.md);
+without that file there are numbers in place of names. Nothing else reads these files: a program
+runs the same with and without them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch_spyre.backend.bundle import Bundle, Operation, read_bundle
+from torch_spyre.backend.errors import BundleError
+from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
+
+NAMES = "names.json"
+REFERENCE = "reference.bin"
+VERSION = 1
+
+
+def write_checks(directory: str | Path, code: str | Path, *, fuse: bool, pool: bool) -> None:
+    """Write both files beside the program, unless they are there. `fuse` and `pool` are those
+    that the program was compiled with."""
+    from torch_spyre.backend import program_bytes, steps_of
+
+    directory, code = Path(directory), Path(code)
+    if (code / NAMES).is_file() and (code / REFERENCE).is_file():
+        return
+    bundle = read_bundle(directory, pool=pool)
+    names = make_names(bundle, steps_of(bundle, fuse=fuse))
+    _write(code / REFERENCE, program_bytes(steps_of(bundle, fuse=False)))
+    _write(code / NAMES, (json.dumps(names, indent=1) + "\n").encode())
+
+
+def make_names(bundle: Bundle, items: list[Item]) -> dict[str, Any]:
+    """The content of names.json for a program of these steps."""
+    known = _read_names(bundle.directory / NAMES)
+    operations = bundle.operations()
+    sources = known.get("operations", [])
+    if sources and len(sources) != len(operations):
+        raise BundleError(
+            f"{NAMES}: operations: found {len(sources)}, allowed: {len(operations)}, one for each "
+            "operation of the bundle"
+        )
+    number = {operation.name: i for i, operation in enumerate(operations)}
+    return {
+        "version": VERSION,
+        "kernel": known.get("kernel", bundle.directory.name),
+        "pool": -1 if bundle.pool is None else bundle.pool,
+        "arguments": known.get("arguments", []),
+        "operations": [
+            {"name": operation.name, "source": sources[i]["source"] if sources else ""}
+            for i, operation in enumerate(operations)
+        ],
+        "steps": [
+            [] if isinstance(item, LoopBegin) else [number[name] for name in item.source]
+            for item in items
+            if not isinstance(item, LoopEnd)
+        ],
+        "buffers": [_with_slice(buffer, operations) for buffer in known.get("buffers", [])],
+    }
+
+
+def _with_slice(buffer: dict[str, Any], operations: list[Operation]) -> dict[str, Any]:
+    """In a scratchpad there is a core's slice alone, which the operation knows."""
+    if buffer["space"] != "lx":
+        return buffer
+    first = operations[buffer["first"]]
+    sizes = [
+        first.sdsc.storage_bytes(tensor)
+        for tensor, address in zip(first.sdsc.tensors, first.addresses)
+        if tensor.in_lx and address.offsets[0] == buffer["offset"]
+    ]
+    return {**buffer, "bytes": max(sizes, default=buffer["bytes"])}
+
+
+def _read_names(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        names = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BundleError(f"{NAMES}: not valid JSON: {error}") from None
+    if not isinstance(names, dict) or names.get("version") != VERSION:
+        found = names.get("version") if isinstance(names, dict) else names
+        raise BundleError(f"{NAMES}: version: found {found}, allowed: {VERSION}")
+    return names
+
+
+def _write(path: Path, content: bytes) -> None:
+    """In one move: another process may read it."""
+    handle, fresh = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(fresh, path)
+    except BaseException:
+        Path(fresh).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,367 @@
+// In reading order: findings, the sanitizer of a card, a launch.
+#include "sanitizer.h"
+
+#include <algorithm>
+
+#include "shadow_run.h"
+
+namespace spyre::card {
+namespace {
+
+constexpr size_t kMostFindings = 20;  // of one launch
+
+std::string joined(const std::vector<Finding>& findings) {
+  std::string text = "the sanitizer found " + std::to_string(findings.size()) +
+                     (findings.size() == 1 ? " fault" : " faults");
+  for (const Finding& finding : findings) text += "\n" + finding.text();
+  return text;
+}
+
+std::atomic<int> enabled_sanitizers{0};
+std::mutex all_mutex;  // guards the list
+std::vector<Sanitizer*>& all_sanitizers() {
+  static auto* list = new std::vector<Sanitizer*>();
+  return *list;
+}
+
+}  // namespace
+
+std::string Finding::text() const {
+  std::string text = kernel + ": " + operation + " " + what;
+  text += "\n    tensor   " + tensor + "\n    address  " + address;
+  if (core >= 0) text += "\n    core     " + std::to_string(core);
+  if (!source.empty()) text += "\n    source   " + source;
+  text += "\n    written  " + last_writer;
+  return text;
+}
+
+SanitizerFindings::SanitizerFindings(std::vector<Finding> found)
+    : std::runtime_error(joined(found)), findings(std::move(found)) {}
+
+namespace {
+std::atomic<void (*)(const SanitizerFindings&)> raise_instead{nullptr};
+}
+
+void set_raise_findings(void (*raise)(const SanitizerFindings& findings)) { raise_instead = raise; }
+
+void raise_findings(std::vector<Finding> findings) {
+  const SanitizerFindings found(std::move(findings));
+  if (auto* raise = raise_instead.load()) raise(found);
+  throw found;
+}
+
+// ---- The sanitizer of a card --------------------------------------------------------------------
+
+Sanitizer::Sanitizer(int card, Memory& memory, std::span<std::byte* const> lx, size_t lx_bytes,
+                     int64_t span_bytes)
+    : memory_(memory),
+      base_(base_address(card)),
+      lx_(lx),
+      lx_bytes_(lx_bytes),
+      span_bytes_(span_bytes) {}
+
+Sanitizer::~Sanitizer() { disable(); }
+
+void Sanitizer::enable() {
+  if (is_enabled()) return;
+  if (!device_) {
+    device_ = std::make_unique<Shadow>(memory_.capacity(), 1);
+    for (size_t core = 0; core < lx_.size(); core++) {
+      scratchpads_.push_back(std::make_unique<Shadow>(lx_bytes_, 2 + core));
+    }
+  }
+  const StickState known{Bits::full(), BEFORE, 0, 0};
+  for (const auto& [address, bytes] : memory_.blocks()) {
+    device_->fill(offset_of(address), bytes, known);
+  }
+  for (const auto& scratchpad : scratchpads_) scratchpad->fill(0, lx_bytes_, known);
+  memory_.set_watcher(this);
+  {
+    std::lock_guard lock(all_mutex);
+    all_sanitizers().push_back(this);
+  }
+  enabled_.store(true, std::memory_order_release);
+  enabled_sanitizers++;
+}
+
+void Sanitizer::disable() {
+  if (!is_enabled()) return;
+  enabled_.store(false, std::memory_order_release);
+  enabled_sanitizers--;
+  memory_.set_watcher(nullptr);
+  std::lock_guard lock(all_mutex);
+  std::erase(all_sanitizers(), this);
+  device_->clear();
+  for (const auto& scratchpad : scratchpads_) scratchpad->clear();
+}
+
+Sanitizer* Sanitizer::find(const std::byte* memory) {
+  std::lock_guard lock(all_mutex);
+  for (Sanitizer* sanitizer : all_sanitizers()) {
+    const std::byte* first = sanitizer->memory_.host(sanitizer->base_);
+    if (memory >= first && memory < first + sanitizer->memory_.capacity()) return sanitizer;
+  }
+  return nullptr;
+}
+
+void Sanitizer::allocated(Address address, size_t bytes) {
+  device_->forget(offset_of(address), bytes);
+}
+
+void Sanitizer::freed(Address address, size_t bytes) {
+  // Large ones are not remembered: who reads them reads memory that no tensor has.
+  constexpr size_t kRemembered = 16 << 20;
+  if (bytes > kRemembered) return device_->forget(offset_of(address), bytes);
+  device_->fill(offset_of(address), bytes, {{}, FREED, 0, 0});
+}
+
+uint32_t Sanitizer::new_run(const std::string& who) {
+  std::lock_guard lock(mutex_);
+  const auto [entry, is_new] = name_numbers_.try_emplace(who, static_cast<uint32_t>(names_.size()));
+  if (is_new) names_.push_back(who);
+  runs_.push_back(entry->second);
+  return static_cast<uint32_t>(FIRST_RUN + runs_.size() - 1);
+}
+
+std::string Sanitizer::describe_run(uint32_t run, int core) const {
+  switch (run) {
+    case NOBODY:
+      return "by nobody since it was allocated";
+    case BEFORE:
+      return "before the sanitizer was on";
+    case FREED:
+      return "by nobody: the tensor that had this memory was freed";
+    default:
+      break;
+  }
+  std::lock_guard lock(mutex_);
+  const std::string& who = names_[runs_[run - FIRST_RUN]];
+  return "by " + who + (core == kNoCore ? "" : ", core " + std::to_string(core));
+}
+
+// ---- Plans -------------------------------------------------------------------------------------
+
+std::vector<Finding> check_plan(const std::string& kernel, const ProgramNames& names) {
+  std::vector<Finding> findings;
+  for (const ProgramNames::Buffer& late : names.buffers) {
+    for (const ProgramNames::Buffer& kept : names.buffers) {
+      // The operation that reads the one for the last time may write the other: in place.
+      const bool meets = late.begins && kept.first < late.first && late.first < kept.last;
+      if (!meets || late.name == kept.name || !late.overlaps(kept)) continue;
+      const ProgramNames::Operation& writer = names.operations[late.first];
+      const ProgramNames::Operation& reader = names.operations[kept.last];
+      Finding finding;
+      finding.what = "writes an intermediate where another one is still needed: " + kept.name +
+                     " is read by " + reader.name;
+      finding.kernel = kernel;
+      finding.operation = writer.name;
+      finding.source = writer.source;
+      finding.tensor = late.name + (late.space == Space::LX ? " in LX" : " in the pool");
+      finding.address = std::to_string(late.offset) + " to " +
+                        std::to_string(late.offset + late.bytes) + ", " + kept.name + " has " +
+                        std::to_string(kept.offset) + " to " +
+                        std::to_string(kept.offset + kept.bytes);
+      finding.last_writer = "by " + names.operations[kept.first].name + ", as " + kept.name;
+      if (findings.size() < kMostFindings) findings.push_back(std::move(finding));
+    }
+  }
+  return findings;
+}
+
+// ---- A launch -----------------------------------------------------------------------------------
+
+CheckedLaunch::CheckedLaunch(Sanitizer& sanitizer, std::shared_ptr<const CheckedProgram> program,
+                             std::span<const Address> arguments)
+    : sanitizer_(sanitizer),
+      program_(std::move(program)),
+      arguments_(arguments.begin(), arguments.end()),
+      written_(arguments.size()),
+      written_lx_(sanitizer.scratchpads()),
+      number_(sanitizer.new_launch()),
+      first_run_(sanitizer.new_run("the begin of " + program_->kernel)) {
+  findings_ = program_->plan;
+  for (Address address : arguments_) {
+    Range range{&sanitizer_.device(), 0, 0};
+    if (const Block* block = address ? sanitizer_.memory().find(address) : nullptr) {
+      range.low = static_cast<int64_t>(sanitizer_.offset_of(address));
+      range.high = static_cast<int64_t>(sanitizer_.offset_of(block->address) + block->size);
+    }
+    blocks_.push_back(range);
+  }
+  const int pool = program_->names.pool;
+  if (pool >= 0 && static_cast<size_t>(pool) < blocks_.size()) {
+    const Range& range = blocks_[pool];
+    sanitizer_.device().forget(range.low, range.high - range.low);
+  }
+  if (program_->reference) {
+    std::vector<int64_t> loop_index;
+    run_reference(0, program_->reference->steps.size(), loop_index);
+  }
+}
+
+void CheckedLaunch::run_reference(size_t first, size_t last, std::vector<int64_t>& loop_index) {
+  const std::vector<ShadowStep>& steps = program_->reference->steps;
+  for (size_t i = first; i < last; i++) {
+    const auto* loop = std::get_if<ShadowLoop>(&steps[i].what);
+    if (loop == nullptr) {
+      ShadowRun(*this, Flow::REFERENCE, i, steps[i], loop_index).run();
+      continue;
+    }
+    loop_index.push_back(0);
+    for (; loop_index.back() < loop->count; ++loop_index.back()) {
+      run_reference(i + 1, loop->end, loop_index);
+    }
+    loop_index.pop_back();
+    i = loop->end - 1;
+  }
+}
+
+void CheckedLaunch::before(size_t step, std::span<const int64_t> loop_index) {
+  ShadowRun(*this, Flow::PROGRAM, step, program_->program->steps[step], loop_index).run();
+  if (must_stop_) raise_findings(findings_);
+}
+
+void CheckedLaunch::finish() {
+  if (findings_.empty() && program_->reference) compare_flows();
+  if (!findings_.empty()) raise_findings(findings_);
+}
+
+// Where an intermediate begins its life in the pool or in a scratchpad, what was there before is
+// gone: who still wants it has lost it. One that is never stored takes no memory away.
+void CheckedLaunch::begin_buffer(size_t step, const ProgramNames::Buffer& buffer) {
+  if (program_->program->steps[step].head.loops > 0) return;  // it may last from turn to turn
+  const auto& operations = program_->names.steps[step];
+  const bool begins = buffer.begins && std::find(operations.begin(), operations.end(),
+                                                 buffer.first) != operations.end();
+  if (!begins || !begun_.insert(number_of(buffer)).second) return;
+  // Where two of one step share memory, the first is read before the second is written.
+  for (const ProgramNames::Buffer* other : buffers_of(step)) {
+    if (other != &buffer && other->overlaps(buffer)) return;
+  }
+  if (buffer.space == Space::LX) {
+    for (int core = 0; core < sanitizer_.scratchpads(); core++) {
+      sanitizer_.scratchpad(core).forget(buffer.offset, buffer.bytes);
+    }
+    return;
+  }
+  const Range& block = blocks_[buffer.argument];
+  const int64_t bytes = std::min(buffer.bytes, block.high - block.low - buffer.offset);
+  if (bytes > 0) sanitizer_.device().forget(block.low + buffer.offset, bytes);
+}
+
+// What the program leaves behind must have been made, stick by stick, from the same sticks by the
+// same operations as the bundle says.
+void CheckedLaunch::compare_flows() {
+  for (size_t i = 0; i < written_.size(); i++) {
+    const Range& range = written_[i];
+    if (range.shadow == nullptr || static_cast<int>(i) == program_->names.pool) continue;
+    compare_range(*range.shadow, range.low, range.high, static_cast<int>(i), kNoCore);
+  }
+  for (size_t core = 0; core < written_lx_.size(); core++) {
+    const Range& range = written_lx_[core];
+    if (range.shadow == nullptr) continue;
+    compare_range(*range.shadow, range.low, range.high, -1, static_cast<int>(core));
+  }
+}
+
+void CheckedLaunch::compare_range(Shadow& shadow, int64_t low, int64_t high, int argument,
+                                  int core) {
+  for (int64_t at = low; at < high; at += kStickBytes) {
+    const size_t stick = at / kStickBytes;
+    const bool found = shadow.has_tag(Flow::PROGRAM, stick, number_);
+    const bool wanted = shadow.has_tag(Flow::REFERENCE, stick, number_);
+    if (shadow.tag(Flow::PROGRAM, stick, number_) == shadow.tag(Flow::REFERENCE, stick, number_)) {
+      continue;
+    }
+    const StickState& state = shadow.state(stick);
+    Finding finding;
+    finding.what = !found    ? "does not write a stick that its operations write"
+                   : !wanted ? "writes a stick that none of its operations writes"
+                             : "leaves a stick that was made of other sticks, or by other "
+                               "operations, than the bundle says";
+    finding.kernel = program_->kernel;
+    finding.operation = "the program";
+    finding.core = found ? state.core : -1;
+    const bool in_lx = argument < 0;
+    const int64_t within = in_lx ? at : at - blocks_[argument].low;
+    finding.tensor = tensor_name(in_lx ? Space::LX : Space::ARGUMENT, argument, nullptr);
+    finding.address =
+        in_lx ? "LX + " + std::to_string(at) + " of core " + std::to_string(core)
+              : hex_address(sanitizer_.address_of(at)) + " (+" + std::to_string(within) + ")";
+    finding.last_writer = sanitizer_.describe_run(state.run, state.core);
+    report(std::move(finding), argument);
+  }
+}
+
+void CheckedLaunch::report(Finding finding, int64_t key) {
+  if (!reported_.emplace(finding.what, finding.operation, key).second) return;
+  if (findings_.size() < kMostFindings) findings_.push_back(std::move(finding));
+}
+
+std::string CheckedLaunch::step_name(size_t step) const {
+  return program_->program->steps[step].head.name;
+}
+
+std::string CheckedLaunch::step_source(size_t step) const {
+  std::string text;
+  if (step >= program_->names.steps.size()) return text;
+  std::set<std::string> seen;
+  for (int number : program_->names.steps[step]) {
+    const std::string& source = program_->names.operations[number].source;
+    if (source.empty() || !seen.insert(source).second) continue;
+    text += (text.empty() ? "" : "\n             ") + source;
+  }
+  return text;
+}
+
+std::vector<const ProgramNames::Buffer*> CheckedLaunch::buffers_of(size_t step) const {
+  std::vector<const ProgramNames::Buffer*> found;
+  if (step >= program_->names.steps.size() || program_->names.steps[step].empty()) return found;
+  const auto& operations = program_->names.steps[step];
+  const auto [low, high] = std::minmax_element(operations.begin(), operations.end());
+  for (const ProgramNames::Buffer& buffer : program_->names.buffers) {
+    if (buffer.first <= *high && buffer.last >= *low) found.push_back(&buffer);
+  }
+  return found;
+}
+
+const ProgramNames::Buffer* CheckedLaunch::buffer_at(size_t step, Space space, int argument,
+                                                     int64_t offset) const {
+  const ProgramNames::Buffer* found = nullptr;
+  for (const ProgramNames::Buffer* buffer : buffers_of(step)) {
+    if (buffer->space != space || (space == Space::ARGUMENT && buffer->argument != argument)) {
+      continue;
+    }
+    if (offset < buffer->offset || offset >= buffer->offset + buffer->bytes) continue;
+    if (found != nullptr) return nullptr;
+    found = buffer;
+  }
+  return found;
+}
+
+bool CheckedLaunch::knows_buffers(Space space, int argument) const {
+  return std::any_of(program_->names.buffers.begin(), program_->names.buffers.end(),
+                     [&](const ProgramNames::Buffer& buffer) {
+                       return buffer.space == space &&
+                              (space == Space::LX || buffer.argument == argument);
+                     });
+}
+
+int CheckedLaunch::number_of(const ProgramNames::Buffer& buffer) const {
+  return static_cast<int>(&buffer - program_->names.buffers.data()) + 1;
+}
+
+std::string CheckedLaunch::tensor_name(Space space, int argument,
+                                       const ProgramNames::Buffer* buffer) const {
+  if (buffer != nullptr) return buffer->name + (space == Space::LX ? " in LX" : " in the pool");
+  if (space == Space::LX) return "a buffer in LX";
+  if (space == Space::DEVICE) return "an address of the program";
+  const auto& names = program_->names.arguments;
+  const std::string number = "argument " + std::to_string(argument);
+  if (static_cast<size_t>(argument) < names.size()) return names[argument] + " (" + number + ")";
+  return number;
+}
+
+bool is_sanitizing() { return enabled_sanitizers.load(std::memory_order_relaxed) > 0; }
+
+}  // namespace spyre::card

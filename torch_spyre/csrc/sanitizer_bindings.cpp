@@ -1,0 +1,64 @@
+#include "sanitizer_bindings.h"
+
+#include <torch/csrc/Exceptions.h>
+
+#include "card/sanitizer.h"
+#include "runtime.h"
+
+namespace spyre {
+namespace {
+
+namespace py = pybind11;
+
+// torch.spyre.SanitizerError; never released: errors may come until the very end.
+PyObject* error_class = nullptr;
+
+// What the queue hands on as it is, and PyTorch's own bindings turn into the right Python error.
+struct SanitizerError final : torch::PyTorchError, card::KeptError {
+  explicit SanitizerError(const std::string& text) : torch::PyTorchError(text) {}
+  PyObject* python_type() override { return error_class ? error_class : PyExc_RuntimeError; }
+};
+
+[[noreturn]] void raise(const card::SanitizerFindings& findings) {
+  throw SanitizerError(findings.what());
+}
+
+// The cards are idle while the sanitizer comes or goes: queued work was not noted.
+void set_sanitizing(bool on) {
+  start();
+  NoGil no_gil;
+  for (int i = 0; i < device_count(); i++) {
+    card::Card& card = get_card(static_cast<c10::DeviceIndex>(i));
+    card.queue.drain();  // errors stay for whoever asks next
+    if (on) {
+      card.sanitizer->enable();
+    } else {
+      card.sanitizer->disable();
+    }
+  }
+}
+
+}  // namespace
+
+void bind_sanitizer(py::module& m) {
+  card::set_raise_findings(&raise);
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (SanitizerError& found) {
+      PyErr_SetString(found.python_type(), found.what());
+    }
+  });
+  m.def(
+      "_set_sanitizer_error",
+      [](const py::object& type) {
+        Py_XDECREF(error_class);
+        error_class = py::object(type).release().ptr();
+      },
+      py::arg("type"));
+  m.def("_set_sanitizing", &set_sanitizing, py::arg("on"),
+        "Check every access of device programs, or no longer. Waits for the cards.");
+  m.def("_is_sanitizing", &card::is_sanitizing);
+}
+
+}  // namespace spyre
