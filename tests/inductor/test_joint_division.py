@@ -121,9 +121,9 @@ def test_what_is_too_large_for_a_scratchpad_does_not_count_on_it():
     assert modelled_us(with_lx) == pytest.approx(modelled_us(without))
 
 
-def test_an_operation_with_slices_keeps_them():
+def test_an_operation_with_a_hint_keeps_its_slices():
     spec = with_slices(add(128, 256), {c0: 2, c1: 4})
-    (found,) = joint([spec])
+    (found,) = joint([spec], hinted=[True])
     assert slices_of(found) == {c0: 2, c1: 4}
 
 

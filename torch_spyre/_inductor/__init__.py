@@ -18,8 +18,9 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 
-from torch_spyre._inductor import config, customops, debug, input_layouts, passes, replay
+from torch_spyre._inductor import config, customops, debug, hints, input_layouts, passes, replay
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
+from torch_spyre._inductor.hints import spyre_hint
 from torch_spyre._inductor.lowering import (
     pointwise,
     reduction,
@@ -44,6 +45,7 @@ __all__ = [
     "register_spyre_decomposition",
     "register_spyre_lowering",
     "remove_pass",
+    "spyre_hint",
     "spyre_ops",
 ]
 
@@ -114,7 +116,10 @@ def compile_fx(
     _specialise(model)
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
-    recording, collecting = input_layouts.recording(example_inputs), collections_paused()
+    recording, collecting = (
+        input_layouts.recording(example_inputs, hints.fingerprint(model)),
+        collections_paused(),
+    )
     with recording, collecting, replay.active(), debug.fresh_graphs() as fresh:
         kwargs["config_patches"].update(fresh)
         return stock(model, example_inputs, *args, **kwargs)

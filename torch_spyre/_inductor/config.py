@@ -48,6 +48,9 @@ cores: int = _number("SENCORES", _hardware.CARD.cores, 1, _hardware.CARD.cores)
 # documented: by the documented rules, operation by operation.
 work_division: str = _choice("SPYRE_WORK_DIVISION", ("joint", "documented"))
 
+# SPYRE_INDUCTOR_IGNORE_HINTS: what programs ask for with spyre_hint does not count.
+ignore_hints: bool = _flag("SPYRE_INDUCTOR_IGNORE_HINTS", False)
+
 # BUNDLE_SYMBOLIC_ARGS: addresses in bundles are symbols, bound at launch. 0: numbers in segments of
 # 16 GiB, which allow 7 tensors a bundle.
 symbolic_args: bool = _flag("BUNDLE_SYMBOLIC_ARGS", True)

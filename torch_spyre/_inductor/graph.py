@@ -50,6 +50,8 @@ class Buffer:
     """Some operation of this graph writes it."""
     static: bool = False
     """A parameter: it seldom changes between two calls."""
+    dim_names: tuple[tuple[int, int, str], ...] = ()
+    """Of a graph input: stride, size and name of each dimension that the program has named."""
     hoisted: HoistedCopy | None = None
     """It is a copy of a parameter, made when the parameter changes and not in every call."""
 
@@ -87,6 +89,8 @@ class Origin:
     source: str
     """Line of the user's program."""
     shape: tuple[int, ...] = ()
+    hints: tuple[tuple[str, Any], ...] = ()
+    """Slices by name of the dimension, from `spyre_hint`."""
 
 
 @dataclass(eq=False)

@@ -19,6 +19,7 @@ from torch._inductor.virtualized import V
 from torch_spyre import _C
 from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor.graph import Buffer
+from torch_spyre._inductor.propagate_named_dims import Named, names_of_tensor
 from torch_spyre.constants import DEVICE_NAME
 
 
@@ -36,6 +37,7 @@ class Placement:
 class _Current(threading.local):
     def __init__(self) -> None:
         self.by_storage: dict[int, Placement] = {}
+        self.names: dict[int, Named] = {}
         self.key: tuple[str, ...] = ()
         self.fakes: list[torch.Tensor] = []
         """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""
@@ -54,10 +56,10 @@ def read_placement(tensor: torch.Tensor) -> Placement | None:
 
 
 @contextlib.contextmanager
-def recording(example_inputs: Sequence[Any]) -> Iterator[None]:
-    """Know the layouts of these tensors while a graph is compiled."""
-    saved = (_current.by_storage, _current.key, _current.fakes)
-    _current.by_storage, _current.fakes = {}, []
+def recording(example_inputs: Sequence[Any], hints: tuple[str, ...] = ()) -> Iterator[None]:
+    """Know the layouts of these tensors, and the hints, while a graph is compiled."""
+    saved = (_current.by_storage, _current.names, _current.key, _current.fakes)
+    _current.by_storage, _current.names, _current.fakes = {}, {}, []
     key = []
     try:
         mode = torch._guards.detect_fake_mode(example_inputs)
@@ -67,16 +69,19 @@ def recording(example_inputs: Sequence[Any]) -> Iterator[None]:
             if isinstance(tensor, torch._subclasses.FakeTensor):
                 continue
             placement = read_placement(tensor)
-            key.append(f"{placement} {tensor.storage_offset()}")
+            names = names_of_tensor(tensor)
+            key.append(f"{placement} {tensor.storage_offset()}{names or ''}")
             if mode is None or placement is None or tensor.storage_offset() != 0:
                 continue
             fake = mode.from_tensor(tensor, static_shapes=None)
             _current.fakes.append(fake)
             _current.by_storage[_storage_key(fake)] = placement
-        _current.key = tuple(key)
+            if names:
+                _current.names[_storage_key(fake)] = names
+        _current.key = (*key, *hints)
         yield
     finally:
-        _current.by_storage, _current.key, _current.fakes = saved
+        _current.by_storage, _current.names, _current.key, _current.fakes = saved
 
 
 def current_key() -> tuple[str, ...]:
@@ -101,6 +106,7 @@ def place_input(buffer: Buffer) -> None:
     placement = _current.by_storage.get(_storage_key(value))
     if placement is not None and value.storage_offset() == 0:
         _take(buffer, placement)
+        buffer.dim_names = _current.names.get(_storage_key(value), ())
 
 
 def place_real(buffer: Buffer, tensor: torch.Tensor) -> None:

@@ -58,12 +58,17 @@ def divide_kernel(
     lx_bytes: int = 0,
     fixed: Collection[Any] = (),
     k_fast: bool = True,
+    hinted: Sequence[bool] = (),
 ) -> list[OpSpec]:
     """Divide all operations of a kernel.
 
     `buffers` names the buffer of each tensor of each operation. `lx_bytes` is what a core can keep,
-    0 where nothing stays; buffers in `fixed` never do: arguments of the kernel, constants."""
-    options = [candidates_of(spec, cores, max_span, lx_bytes > 0, k_fast) for spec in specs]
+    0 where nothing stays; buffers in `fixed` never do: arguments of the kernel, constants. An
+    operation that is `hinted` keeps the slices that it has."""
+    options = [
+        candidates_of(spec, cores, max_span, lx_bytes > 0, k_fast, keep)
+        for spec, keep in zip(specs, hinted or [False] * len(specs), strict=True)
+    ]
     search = _Search(options, buffers, lx_bytes, set(fixed))
     starts = [[0] * len(specs), [option.cheapest for option in options]]
     if lx_bytes:
@@ -94,9 +99,11 @@ class Options:
         return self._prices[key]
 
 
-def candidates_of(op: OpSpec, cores: int, max_span: int, with_lx: bool, k_fast: bool) -> Options:
-    """The divisions that are worth a look."""
-    return _candidates(_Content(op), cores, max_span, with_lx, k_fast)
+def candidates_of(
+    op: OpSpec, cores: int, max_span: int, with_lx: bool, k_fast: bool, keep: bool = False
+) -> Options:
+    """The divisions that are worth a look; the one that it has when it should `keep` that."""
+    return _candidates(_Content(op), cores, max_span, with_lx, k_fast, keep)
 
 
 class _Content:
@@ -122,16 +129,13 @@ class _Content:
 
 @lru_cache(maxsize=4096)
 def _candidates(
-    content: _Content, cores: int, max_span: int, with_lx: bool, k_fast: bool
+    content: _Content, cores: int, max_span: int, with_lx: bool, k_fast: bool, keep: bool
 ) -> Options:
     op = content.op
     accesses = [] if op.op == "relayout" else read_accesses(op)
     pricer = Pricer(op, accesses or None)
-    documented = slices_of(divide(op, cores, max_span, matmul_model=True))
-    given = slices_of(op)
-    every: list[Slices] = [given]
-    if not any(n > 1 for n in given.values()):  # no hint
-        every = list(divisions(op, cores, max_span))
+    every: list[Slices] = [slices_of(op)] if keep else list(divisions(op, cores, max_span))
+    documented = every[0] if keep else slices_of(divide(op, cores, max_span, matmul_model=True))
     ranked = sorted(every, key=lambda slices: rank(pricer.price(slices)))
     found = [documented, *(s for s in ranked[:_KEPT] if s != documented)]
     cheapest = found.index(ranked[0])

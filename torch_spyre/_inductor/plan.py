@@ -26,7 +26,7 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import config, input_layouts, native
+from torch_spyre._inductor import config, hints, input_layouts, native
 from torch_spyre._inductor.codegen import text
 from torch_spyre._inductor.copies import Restickify
 from torch_spyre._inductor.errors import Unsupported, located, place_of_kernel
@@ -35,7 +35,8 @@ from torch_spyre._inductor.joint_division import divide_kernel
 from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.origins import origin_of
-from torch_spyre._inductor.specs import buffers_of, make_spec
+from torch_spyre._inductor.propagate_named_dims import propagate
+from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter
 from torch_spyre._inductor.stickify import stickify
 from torch_spyre._inductor.tracing import static_size, trace
@@ -104,6 +105,7 @@ class _Planner:
         self.scheduler = scheduler
         self.plan = GraphPlan([], {}, {}, set())
         self.constants: dict[tuple[str, Any], Buffer] = {}
+        self._dim_names: dict[Operation, dict[sympy.Symbol, str]] | None = None
 
     # ---- 1. operations of all nodes ----
 
@@ -275,18 +277,36 @@ class _Planner:
 
     def _divide(self, kernel: Kernel, arguments: dict[Buffer, int]) -> list[OpSpec]:
         """The operations of a kernel with their division over cores."""
+        specs, hinted = kernel.specs, [False] * len(kernel.specs)
+        if not config.ignore_hints and any(op.origin.hints for op in kernel.operations):
+            names = [
+                {symbol_of(op, v): name for v, name in own.items()}
+                for op, own in zip(kernel.operations, self.dim_names(kernel), strict=True)
+            ]
+            specs, hinted = hints.resolve(
+                kernel.operations, specs, names, config.cores, CARD.span_bytes
+            )
         if config.work_division == "documented":
             return [
-                divide(s, config.cores, CARD.span_bytes, matmul_model=True) for s in kernel.specs
+                s if h else divide(s, config.cores, CARD.span_bytes, matmul_model=True)
+                for s, h in zip(specs, hinted)
             ]
         return divide_kernel(
-            kernel.specs,
+            specs,
             [buffers_of(op) for op in kernel.operations],
             cores=config.cores,
             max_span=CARD.span_bytes,
             fixed=arguments,
             k_fast=config.k_fast_emission,
+            hinted=hinted,
         )
+
+    def dim_names(self, kernel: Kernel) -> list[dict[sympy.Symbol, str]]:
+        """Names of the symbols of each operation of a kernel."""
+        if self._dim_names is None:
+            operations = [op for k in self.plan.kernels for op in k.operations]
+            self._dim_names = dict(zip(operations, propagate(operations), strict=True))
+        return [self._dim_names[op] for op in kernel.operations]
 
 
 _SEGMENTS = 7  # of 16 GiB, below the one of programs

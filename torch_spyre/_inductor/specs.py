@@ -39,6 +39,11 @@ def make_spec(op: Operation) -> OpSpec:
     return spec if op.opfunc == "relayout" else align(spec)
 
 
+def symbol_of(op: Operation, variable: sympy.Symbol) -> sympy.Symbol:
+    """The symbol of an OpSpec that stands for one of its operation."""
+    return _symbol((*op.kept, *op.reduced).index(variable))
+
+
 def _symbol(index: int) -> sympy.Symbol:
     return sympy.Symbol(f"c{index}", integer=True, nonnegative=True)
 

@@ -90,6 +90,14 @@ def legal_slices(op: OpSpec, cores: int) -> dict[sympy.Symbol, list[int]]:
     return {symbol: _divisors(size, cores) for symbol, size in work.sizes.items()}
 
 
+def widest_span(op: OpSpec, slices: Mapping[sympy.Symbol, int], cores: int) -> int:
+    """The most that one core addresses of one tensor with a division."""
+    work = _work(op, cores)
+    if work is None:
+        return 0
+    return max((_span(work, a, dict(slices)) for a in work.accesses if a.space != "lx"), default=0)
+
+
 def reduced_symbols(op: OpSpec) -> list[sympy.Symbol]:
     """Dimensions that the result does not have."""
     work = _work(op, 2)
