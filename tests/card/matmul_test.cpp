@@ -374,6 +374,48 @@ TEST(every_dlfloat16_code_is_unpacked_as_its_definition_says) {
   }
 }
 
+TEST(sums_are_rounded_to_dlfloat16_as_its_definition_says) {
+  // Bits of floats around all that is special, of both signs, and others at random.
+  std::vector<uint32_t> values;
+  const auto around = [&](uint32_t bits) {
+    for (uint32_t sign : {0u, 0x80000000u}) {
+      for (int64_t by = -2; by <= 2; ++by) values.push_back((bits + by) | sign);
+    }
+  };
+  for (float value : {0x1p-33f, 0x1p-32f, 0x1p-31f, 1.0f, 65504.0f, 0x1p32f, 0x1.ffp32f}) {
+    around(std::bit_cast<uint32_t>(value));
+  }
+  for (uint32_t bits : {2u, 0x00800000u, static_cast<uint32_t>(Dlfloat16::kHalfTiny),
+                        static_cast<uint32_t>(Dlfloat16::kRebias + Dlfloat16::kHalfUlp),
+                        0x4fff0000u, 0x4fff4000u, 0x4fff6000u, 0x7f7ffffdu, 0x7f800000u}) {
+    around(bits);
+  }
+  Random random(18);
+  while (values.size() < 2000) values.push_back(static_cast<uint32_t>(random()));
+  const auto rows = static_cast<int64_t>(values.size());
+  Card card;
+  const Problem problem = whole(rows, 64, 1, kFp32, kFp32, kFp16);
+  for (int64_t c = 0; c < 64; ++c) {
+    store_float(kFp32, {}, 1.0f, card.argument(1) + problem.y.offset(0, 0, c));
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(card.argument(0) + problem.x.offset(0, r, 0), &values[r], 4);
+  }
+  for (Simd simd : {Simd::PORTABLE, Simd::AVX2, Simd::AVX512}) {
+    if (!has_simd(simd)) continue;
+    clear_out(card, problem);
+    run(card, problem, Numerics::DLFLOAT16, simd);
+    for (int64_t r = 0; r < rows; ++r) {
+      // A sum is 0 + value: minus zero becomes zero, and there is one NaN.
+      const float sum = std::bit_cast<float>(values[r]) + 0.0f;
+      const uint16_t expected = std::isnan(sum) ? Dlfloat16::kNan : encode_dlfloat16(sum);
+      uint16_t is;
+      std::memcpy(&is, card.argument(2) + problem.out.offset(0, r, r % 64), 2);
+      CHECK_EQ(is, expected);
+    }
+  }
+}
+
 TEST(batches_share_what_has_one_batch) {
   Random random(4);
   Card card;

@@ -469,12 +469,20 @@ class Matmul {
   void run_whole_tile(const Tile& tile, const RowBlock& block) const {
     const int64_t depth = step_.row_lists[block.list].depths[0];
     const int64_t width = round_up(depth, kPanel);
+    const StickRow y = inputs_.y(*tile.product, 0);
     float* unpacked = panels.get(depth * kTileColumns);
-    inputs_.unpack_panels(inputs_.y(*tile.product, 0), {0, depth, tile.column, tile.computed},
-                          unpacked);
     for_each_strip(tile, block, [&](int64_t row, int64_t rows) {
-      multiply_whole(tile, block, tile.row + row, block.data + (tile.row + row) * width, width,
-                     unpacked, depth, rows);
+      const float* a = block.data + (tile.row + row) * width;
+      if (row > 0) {
+        multiply_whole(tile, block, tile.row + row, a, width, unpacked, depth, rows);
+        return;
+      }
+      float* sum = sums.get(rows * lanes_);
+      for (int64_t n = 0; n < tile.columns; n += lanes_) {
+        inputs_.multiply_fresh(y, {0, depth, tile.column + n, std::min(lanes_, tile.computed - n)},
+                               {a, width, sum, lanes_, rows, {true, true}}, unpacked + n * depth);
+        store(tile, block, tile.row, rows, n, lanes_, sum);
+      }
     });
   }
   void multiply_whole(const Tile& tile, const RowBlock& block, int64_t row, const float* a,
@@ -541,11 +549,19 @@ class Matmul {
       const int64_t some = std::min(step, depth - k);
       const int64_t width = std::min(step, padded - k);
       const float* a = rows + k * block.count + tile.row * width;
-      inputs_.unpack_panels(y, {k, some, tile.column, tile.computed}, unpacked);
+      const Continuation continuation{k == 0, k + some == depth};
       for_each_strip(tile, block, [&](int64_t row, int64_t count) {
-        multiply_strip(tile, a + row * width, width, unpacked, some, count,
-                       sum + row * tile.columns, {k == 0, k + some == depth});
-        if (k + some == depth) finish(row, count);
+        if (row == 0) {
+          for (int64_t n = 0; n < tile.computed; n += lanes_) {
+            inputs_.multiply_fresh(
+                y, {k, some, tile.column + n, std::min(lanes_, tile.computed - n)},
+                {a, width, sum + n * count, lanes_, count, continuation}, unpacked + n * some);
+          }
+        } else {
+          multiply_strip(tile, a + row * width, width, unpacked, some, count,
+                         sum + row * tile.columns, continuation);
+        }
+        if (continuation.last) finish(row, count);
       });
     }
   }

@@ -14,6 +14,7 @@
 // Shared headers come before the target is set: their inline functions must stay runnable anywhere.
 #include <immintrin.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -243,6 +244,84 @@ void unpack_rows(const std::byte* x, int64_t x_stride, float* to, int64_t step, 
   unpack_columns<Elements>(x, x_stride, to, step, kPanel, rows, columns);
 }
 
+// ------------------------------------------------------------------------ unpacking on the way
+//
+// The first rows of a product unpack y: that takes other units of the processor than its products,
+// and what they read for the following rows has just been written.
+
+template <class Elements, int kRows, bool kAny>
+SPYRE_INLINE bool unpack_and_multiply(const float* a, int64_t lda, const std::byte* y,
+                                      int64_t y_stride, float* panels, float* c, int64_t ldc,
+                                      int64_t depth, Continuation continuation) {
+  typename Elements::Seen seen{};
+  __m512 sum[kRows][4];
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; ++p) {
+      sum[i][p] =
+          continuation.first ? _mm512_setzero_ps() : _mm512_loadu_ps(c + i * ldc + p * kPanel);
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k, y += y_stride) {
+    __m512 b[4];
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; ++p) {
+      b[p] = unpack_group<Elements, kAny>(y + p * kPanel * Elements::kBytes, seen);
+      _mm512_storeu_ps(panels + (p * depth + k) * kPanel, b[p]);
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      const __m512 x = _mm512_set1_ps(a[i * lda + k]);
+#pragma GCC unroll 4
+      for (int p = 0; p < 4; ++p) sum[i][p] = _mm512_fmadd_ps(x, b[p], sum[i][p]);
+    }
+  }
+  if (!kAny && !Elements::was_right(seen)) return false;
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; ++p) {
+      _mm512_storeu_ps(c + i * ldc + p * kPanel,
+                       continuation.last ? one_nan(sum[i][p]) : sum[i][p]);
+    }
+  }
+  return true;
+}
+
+template <class Elements, int kRows>
+void multiply_fresh_rows(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
+                         float* panels, float* c, int64_t ldc, int64_t depth,
+                         Continuation continuation) {
+  if (!unpack_and_multiply<Elements, kRows, false>(a, lda, y, y_stride, panels, c, ldc, depth,
+                                                   continuation)) {
+    unpack_and_multiply<Elements, kRows, true>(a, lda, y, y_stride, panels, c, ldc, depth,
+                                               continuation);
+  }
+}
+
+template <class Elements>
+void multiply_fresh(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
+                    float* panels, float* c, int64_t ldc, int64_t rows, int64_t columns,
+                    int64_t depth, Continuation continuation) {
+  using Multiply = decltype(&multiply_fresh_rows<Elements, 1>);
+  static constexpr Multiply kByRows[] = {
+      multiply_fresh_rows<Elements, 1>, multiply_fresh_rows<Elements, 2>,
+      multiply_fresh_rows<Elements, 3>, multiply_fresh_rows<Elements, 4>,
+      multiply_fresh_rows<Elements, 5>, multiply_fresh_rows<Elements, 6>};
+  constexpr int64_t kMost = std::size(kByRows);
+  if (columns != 4 * kPanel) {
+    unpack_panels<Elements>(y, y_stride, panels, columns, depth);
+    multiply_panels(a, lda, panels, c, ldc, rows, columns, depth, continuation);
+    return;
+  }
+  const int64_t pieces = (rows + kMost - 1) / kMost;
+  const int64_t some = (rows + pieces - 1) / pieces;
+  kByRows[some - 1](a, lda, y, y_stride, panels, c, ldc, depth, continuation);
+  multiply_all_rows<4>(a + some * lda, lda, panels, c + some * ldc, ldc, rows - some, depth,
+                       continuation);
+}
+
 // ---------------------------------------------------------------------------- unpacking on the fly
 
 template <class Elements, int kRows, int kGroups, bool kAny>
@@ -333,9 +412,43 @@ void add_partial(float* total, const float* partial, int64_t count) {
   }
 }
 
+// As in dlfloat16.h.
+SPYRE_INLINE __m512i encode(__m512 value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(INT32_MAX));
+  const __m512i rounded = _mm512_srai_epi32(
+      _mm512_add_epi32(magnitude, _mm512_set1_epi32(Dlfloat16::kHalfUlp - Dlfloat16::kRebias)),
+      Dlfloat16::kShift);
+  const __mmask16 numbers =
+      _mm512_cmpge_epi32_mask(magnitude, _mm512_set1_epi32(Dlfloat16::kHalfTiny));
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  const __m512i most = _mm512_min_epi32(rounded, _mm512_set1_epi32(Dlfloat16::kInfinity));
+  const __m512i clamped = _mm512_maskz_max_epi32(numbers, most, _mm512_set1_epi32(1));
+  const __m512i code = _mm512_mask_mov_epi32(clamped, nan, _mm512_set1_epi32(Dlfloat16::kNan));
+  constexpr int kFirstOrBothOthers = 0xf8;  // a | (b & c)
+  return _mm512_ternarylogic_epi32(code, _mm512_srli_epi32(bits, 16),
+                                   _mm512_set1_epi32(Dlfloat16::kSign), kFirstOrBothOthers);
+}
+
+void encode_dlfloat16(std::byte* to, const float* sums, int64_t count) {
+  // The lower halves of 32 lanes of two vectors.
+  alignas(64) static constexpr auto kLower = [] {
+    std::array<uint16_t, 32> index{};
+    for (int i = 0; i < 32; ++i) index[i] = static_cast<uint16_t>(2 * i);
+    return index;
+  }();
+  const __m512i lower = _mm512_load_si512(kLower.data());
+  for (int64_t i = 0; i < count; i += 32) {
+    const __m512i first = encode(_mm512_loadu_ps(sums + i));
+    const __m512i second = encode(_mm512_loadu_ps(sums + i + 16));
+    _mm512_storeu_si512(to + 2 * i, _mm512_permutex2var_epi16(first, lower, second));
+  }
+}
+
 template <class Elements>
 constexpr MatmulKernels::Format kFormat = {unpack_panels<Elements>, unpack_rows<Elements>,
-                                           multiply_direct<Elements>, multiply_panels};
+                                           multiply_direct<Elements>, multiply_panels,
+                                           multiply_fresh<Elements>};
 
 }  // namespace
 
@@ -344,6 +457,7 @@ extern const MatmulKernels kMatmulKernels = {
     .half = kFormat<HalfElements>,
     .single = kFormat<FloatElements>,
     .add = add_partial,
+    .encode_dlfloat16 = encode_dlfloat16,
 };
 
 }  // namespace spyre::card::simd_avx512

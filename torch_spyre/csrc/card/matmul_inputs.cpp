@@ -45,7 +45,7 @@ MatmulKernels::Format kernels_for(DataFormat format, Numerics numerics,
                                   const MatmulKernels& kernels) {
   if (format == DataFormat::IEEE_FP32) return kernels.single;
   if (format == DataFormat::SEN143_FP8 || format == DataFormat::BFLOAT16) {
-    return {nullptr, nullptr, nullptr, kernels.single.panels};
+    return {nullptr, nullptr, nullptr, kernels.single.panels, nullptr};
   }
   return is_dlfloat16(format, numerics) ? kernels.dlfloat16 : kernels.half;
 }
@@ -115,6 +115,19 @@ void MatmulInputs::unpack_panels(const StickRow& y, const Range& range, float* t
       n += kPanel;
     }
   }
+}
+
+void MatmulInputs::multiply_fresh(const StickRow& y, const Range& range, const Factors& factors,
+                                  float* panels) const {
+  const auto& [a, lda, c, ldc, rows, continuation] = factors;
+  if (y_kernels_.fresh != nullptr && range.columns <= y.room(range.column)) {
+    y_kernels_.fresh(a, lda, y.at(range.column) + range.row * step_.y.row_stride,
+                     step_.y.row_stride, panels, c, ldc, rows, range.columns, range.rows,
+                     continuation);
+    return;
+  }
+  unpack_panels(y, range, panels);
+  y_kernels_.panels(a, lda, panels, c, ldc, rows, range.columns, range.rows, continuation);
 }
 
 }  // namespace spyre::card

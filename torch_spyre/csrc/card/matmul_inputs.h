@@ -21,7 +21,17 @@ class MatmulInputs {
 
   MatmulInputs(const MatmulStep& step, const StepHead& head, const RunContext& context, Simd simd);
 
-  // Without `unpack`, `rows` and `direct` for formats that are rare.
+  // What the rows of a range of y are multiplied with, and where the sums are.
+  struct Factors {
+    const float* a;
+    int64_t lda;
+    float* c;
+    int64_t ldc;
+    int64_t rows;
+    Continuation continuation;
+  };
+
+  // Without `unpack`, `rows`, `direct` and `fresh` for formats that are rare.
   const MatmulKernels::Format& y_kernels() const { return y_kernels_; }
   // The first row of y.
   StickRow y(const MatmulStep::Product& product, size_t part) const {
@@ -33,6 +43,9 @@ class MatmulInputs {
                    float* to) const;
   // [columns / 16][rows][16], in the order of columns that the kernels of the format want.
   void unpack_panels(const StickRow& y, const Range& range, float* to) const;
+  // The same, and c = a * y on the way.
+  void multiply_fresh(const StickRow& y, const Range& range, const Factors& factors,
+                      float* panels) const;
 
  private:
   StickRow stick_row(std::byte* begin, const MatmulOperand& operand) const;

@@ -26,8 +26,12 @@ struct Continuation {
 using MultiplyPanels = void (*)(const float* a, int64_t lda, const float* b, float* c, int64_t ldc,
                                 int64_t rows, int64_t columns, int64_t depth,
                                 Continuation continuation);
-// The same with elements of y as they lie in memory, rows y_stride bytes apart; columns is a
-// multiple of 16. At most kDirectRows rows.
+// The same from elements of y as they lie in memory, rows y_stride bytes apart, which become
+// panels on the way.
+using MultiplyFresh = void (*)(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
+                               float* panels, float* c, int64_t ldc, int64_t rows, int64_t columns,
+                               int64_t depth, Continuation continuation);
+// The same without panels; columns is a multiple of 16. At most kDirectRows rows.
 using MultiplyDirect = void (*)(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
                                 float* c, int64_t ldc, int64_t rows, int64_t columns, int64_t depth,
                                 Continuation continuation);
@@ -47,11 +51,14 @@ struct MatmulKernels {
     UnpackRows rows;
     MultiplyDirect direct;
     MultiplyPanels panels;
+    MultiplyFresh fresh;
   };
 
   Format dlfloat16, half, single;
   // total += partial; `count` is a multiple of 16.
   void (*add)(float* total, const float* partial, int64_t count);
+  // Sums as DLFloat16; `count` is a multiple of 32. nullptr: as tile programs do it.
+  void (*encode_dlfloat16)(std::byte* to, const float* sums, int64_t count);
 };
 
 const MatmulKernels& matmul_kernels(Simd simd);

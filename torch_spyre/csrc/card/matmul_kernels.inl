@@ -223,6 +223,14 @@ void unpack_panels(const std::byte* y, int64_t y_stride, float* panels, int64_t 
 }
 
 template <class Elements>
+void multiply_fresh(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
+                    float* panels, float* c, int64_t ldc, int64_t rows, int64_t columns,
+                    int64_t depth, Continuation continuation) {
+  unpack_panels<Elements>(y, y_stride, panels, columns, depth);
+  multiply_panels<Elements>(a, lda, panels, c, ldc, rows, columns, depth, continuation);
+}
+
+template <class Elements>
 void unpack_rows(const std::byte* x, int64_t x_stride, float* to, int64_t step, int64_t rows,
                  int64_t columns) {
   int64_t k = 0;
@@ -331,16 +339,19 @@ void add_partial(float* total, const float* partial, int64_t count) {
   }
 }
 
+template <class Elements>
+constexpr MatmulKernels::Format kFormat = {unpack_panels<Elements>, unpack_rows<Elements>,
+                                           multiply_direct<Elements>, multiply_panels<Elements>,
+                                           multiply_fresh<Elements>};
+
 }  // namespace
 
 extern const MatmulKernels kMatmulKernels = {
-    .dlfloat16 = {unpack_panels<Dlfloat16Elements>, unpack_rows<Dlfloat16Elements>,
-                  multiply_direct<Dlfloat16Elements>, multiply_panels<Dlfloat16Elements>},
-    .half = {unpack_panels<HalfElements>, unpack_rows<HalfElements>, multiply_direct<HalfElements>,
-             multiply_panels<HalfElements>},
-    .single = {unpack_panels<FloatElements>, unpack_rows<FloatElements>,
-               multiply_direct<FloatElements>, multiply_panels<FloatElements>},
+    .dlfloat16 = kFormat<Dlfloat16Elements>,
+    .half = kFormat<HalfElements>,
+    .single = kFormat<FloatElements>,
     .add = add_partial,
+    .encode_dlfloat16 = nullptr,
 };
 
 }  // namespace spyre::card::SPYRE_SIMD_NAMESPACE

@@ -21,6 +21,7 @@ MatmulResults::MatmulResults(const MatmulStep& step, const StepHead& head,
       lanes_(step.epilogue.lanes),
       pack_(packer(step.out().format, context.numerics, convert_table(simd))),
       is_dlfloat16_(is_dlfloat16(step.out().format, context.numerics)),
+      encode_(matmul_kernels(simd).encode_dlfloat16),
       machine_{step.epilogue, context, tile_table(simd), convert_table(simd), {}} {
   for (const MatmulOperand& operand : step.results) {
     operands_.emplace_back(operand, head, context);
@@ -57,7 +58,9 @@ void MatmulResults::round(const MatmulStep::Product& product, const MatmulStep::
                     piece.row * out.row_stride + range.stick * out.stick_stride;
     const float* from = sums + piece.first * lanes_;
     for (int64_t s = 0; s < range.sticks; ++s) {
-      if (is_dlfloat16_ && out.row_stride == kStickBytes) {
+      if (is_dlfloat16_ && out.row_stride == kStickBytes && encode_ != nullptr) {
+        encode_(to, from, piece.count * lanes_);
+      } else if (is_dlfloat16_ && out.row_stride == kStickBytes) {
         machine_.table.encode_dlfloat16(to, reinterpret_cast<const uint32_t*>(from),
                                         piece.count * lanes_);
       } else {

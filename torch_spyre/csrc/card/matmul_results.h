@@ -45,9 +45,10 @@ class MatmulResults {
              Run& run) const;
 
   const MatmulStep& step_;
-  const int64_t lanes_;          // of a stick
-  const ConvertRows pack_;       // sums to out
-  const bool is_dlfloat16_;      // out is, for which there is a quicker way
+  const int64_t lanes_;      // of a stick
+  const ConvertRows pack_;   // sums to out
+  const bool is_dlfloat16_;  // out is, for which there are quicker ways
+  void (*const encode_)(std::byte*, const float*, int64_t);  // the quickest, or nullptr
   std::vector<Bases> operands_;  // of the epilogue: out, then the others
   Machine machine_;              // its bases are those of the first core
 };

@@ -20,8 +20,9 @@ namespace spyre::card {
 
 namespace {
 
-// Long enough to meet the next operation of a graph, short enough not to be noticed by others.
-constexpr std::chrono::microseconds kSpin{5};
+// Waking a thread that sleeps takes 15 us and more, and there are two launches in many steps of a
+// graph: long enough to meet the next one, short enough not to be noticed by others.
+constexpr std::chrono::microseconds kSpin{50};
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
