@@ -26,6 +26,7 @@ import torch
 
 if TYPE_CHECKING:
     from torch_spyre._inductor.copies import Restickify
+    from torch_spyre._inductor.cost_report import OperandCost
     from torch_spyre._inductor.debug import Record
 
 
@@ -50,6 +51,25 @@ class Op:
     source: str
     reason: str
     """Why the compiler added it; empty for what the program asked for."""
+    splits: dict[str, int] = field(default_factory=dict)
+    """Slices of each dimension that is cut."""
+    operands: tuple[OperandCost, ...] = ()
+    """Its tensors: where they are, and the bytes that move."""
+    device_time_us: float = 0.0
+    """Modelled."""
+    bound: str = ""
+    """What takes longest: compute, memory, lx, ring or start."""
+    ring_bytes: int = 0
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Between device memory and cores."""
+        return sum(o.bytes for o in self.operands if o.place == "memory")
+
+    @property
+    def lx_bytes(self) -> int:
+        """Between cores and their scratchpads."""
+        return sum(o.bytes for o in self.operands if o.place == "lx")
 
 
 @dataclass(frozen=True)
@@ -94,6 +114,43 @@ class Explanation:
     """What to do when there is nothing to tell."""
     result: Any = None
     """What the function returned."""
+    compulsory_bytes: int = 0
+    """What every plan of these kernels moves: inputs once, outputs once."""
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Between device memory and cores, in one run of each kernel call."""
+        return sum(op.hbm_bytes for op in self.ops)
+
+    @property
+    def lx_bytes(self) -> int:
+        """Between cores and their scratchpads."""
+        return sum(op.lx_bytes for op in self.ops)
+
+    @property
+    def device_time_us(self) -> float:
+        """Modelled time of all operations and launches."""
+        from torch_spyre.device_time import launch_us
+
+        return sum(op.device_time_us for op in self.ops) + len(self.kernels) * launch_us()
+
+    def draw(self, path: str | Path | None = None) -> str:
+        """A picture of the plan as SVG: time line and cores of each operation. Written to `path`
+        when one is given."""
+        from torch_spyre.plan_drawing import draw
+
+        title = f"{self.device_time_us:.1f} us modelled, {self._traffic()}"
+        picture = draw(self.ops, title)
+        if path is not None:
+            Path(path).write_text(picture)
+        return picture
+
+    def _traffic(self) -> str:
+        ratio = self.hbm_bytes / self.compulsory_bytes if self.compulsory_bytes else 0.0
+        return (
+            f"{self.hbm_bytes} bytes of device memory, {ratio:.2f}x of the compulsory "
+            f"{self.compulsory_bytes}, {self.lx_bytes} bytes of LX"
+        )
 
     def __str__(self) -> str:
         from torch_spyre._inductor.report import counted
@@ -107,6 +164,8 @@ class Explanation:
             counted(len(self.graph_breaks), "graph break"),
         ]
         lines = [", ".join(counts)]
+        if self.ops:
+            lines += [f"on the card: {self.device_time_us:.2f} us modelled", f"  {self._traffic()}"]
         if self.hint:
             lines.append(self.hint)
         for graph in range(len(self.graphs)):
@@ -165,13 +224,28 @@ class Explanation:
         return lines
 
 
+def _size(count: int) -> str:
+    """`1.5M` for bytes, in powers of 1024."""
+    for unit in ("", "K", "M"):
+        if count < 1024:
+            return f"{count:.3g}{unit}"
+        count /= 1024  # type: ignore[assignment]
+    return f"{count:.3g}G"
+
+
 def _row(number: int, op: Op) -> tuple[str, ...]:
     from torch_spyre._inductor.report import aten_text, counted, formats_text, shape_text
 
     why = f"added: {op.reason}" if op.reason else aten_text(op.aten)
     shape = shape_text(op.shape, op.reduced)
     cores = counted(op.cores, "core").rjust(8)
-    return f"{number:>2}", op.opfunc, shape, cores, formats_text(op.formats), why
+    splits = " ".join(f"{name}/{count}" for name, count in op.splits.items())
+    places = "".join("L" if o.place == "lx" else "M" for o in op.operands)
+    cost = f"{op.device_time_us:.1f} us {op.bound}"
+    return (
+        f"{number:>2}", op.opfunc, shape, cores, splits, places, _size(op.hbm_bytes), cost,
+        formats_text(op.formats), why,
+    )  # fmt: skip
 
 
 def _sharing(bundle: str) -> list[str]:
@@ -243,6 +317,7 @@ def _graph_break(reason: Any) -> GraphBreak:
 
 
 def _add_plans(explanation: Explanation, record: Record) -> None:
+    from torch_spyre._inductor.cost_report import compulsory_bytes, costs
     from torch_spyre._inductor.errors import describe_layout
     from torch_spyre._inductor.report import cores_of, sizes_of
     from torch_spyre._inductor.specs import buffers_of
@@ -256,7 +331,9 @@ def _add_plans(explanation: Explanation, record: Record) -> None:
             if call.directory not in explanation.artifacts:
                 explanation.artifacts.append(call.directory)
             explanation.restickifies += kernel.restickifies
-            for op, spec in zip(kernel.operations, kernel.specs, strict=True):
+            found = costs(kernel)
+            explanation.compulsory_bytes += compulsory_bytes(kernel, found)
+            for op, spec, cost in zip(kernel.operations, kernel.specs, found, strict=True):
                 kept, reduced = sizes_of(op)
                 explanation.ops.append(
                     Op(
@@ -271,6 +348,11 @@ def _add_plans(explanation: Explanation, record: Record) -> None:
                         cores=cores_of(spec),
                         source=op.origin.source,
                         reason=op.reason,
+                        splits=cost.splits,
+                        operands=cost.operands,
+                        device_time_us=cost.us,
+                        bound=cost.bound,
+                        ring_bytes=cost.ring_bytes,
                     )
                 )
         written = [any(call.kernel is k for call in own) for k in plan.kernels]

@@ -78,6 +78,9 @@ memory_plan: bool = _flag("SPYRE_INDUCTOR_MEMORY_PLAN", True)
 global_stick_optimizer: bool = _flag("GLOBAL_STICK_OPTIMIZER", True)
 stick_beam_width: int = 64
 
+# SPYRE_DUMP_COST: print what each operation of a kernel costs, when it is compiled.
+dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
+
 # SPYRE_VALIDATE: check every OpSpec and every SuperDSC before it is used.
 validate: bool = _flag("SPYRE_VALIDATE", False)
 

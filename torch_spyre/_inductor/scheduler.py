@@ -15,7 +15,7 @@ from torch._inductor.utils import get_fused_kernel_name, sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from torch_spyre._inductor import async_compile, debug
+from torch_spyre._inductor import async_compile, config, cost_report, debug
 from torch_spyre._inductor.plan import GraphPlan, Kernel, make_plan
 
 
@@ -125,6 +125,8 @@ class SpyreScheduling(BaseScheduling):
         comment = f"{len(kernel.operations)} operations, {kernel.pool_bytes} bytes of pool"
         wrapper.call_spyre_kernel(name, kernel, plan.pool_bytes, comment)
         plan.names[id(kernel)] = name
+        if config.dump_cost:
+            cost_report.dump(kernel, name)
         bundle = async_compile.bundle_directory(name, text, kernel.pool_bytes > 0)
         debug.record_kernel(name, kernel, text, str(bundle))
 

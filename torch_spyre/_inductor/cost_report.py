@@ -1,0 +1,113 @@
+"""What the operations of a plan move and take, for people: `explain` and SPYRE_DUMP_COST=1.
+
+In: a kernel with its OpSpecs. Out: an OpCost for each operation, by the model of device time
+(docs/device_time.md), and the traffic that no plan can avoid: each input once, each output once.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_spyre._inductor.pricing import Pricer, slices_of
+from torch_spyre._inductor.report import table
+from torch_spyre._inductor.specs import buffers_of
+from torch_spyre.device_time import launch_us, price
+
+if TYPE_CHECKING:
+    from torch_spyre._inductor.plan import Kernel
+
+
+@dataclass(frozen=True)
+class OperandCost:
+    """A tensor of an operation."""
+
+    name: str
+    place: str
+    """`memory` or `lx`."""
+    writes: bool
+    bytes: int
+    """Between it and the cores: of device memory what moves once, of LX that of all cores."""
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """One operation."""
+
+    splits: dict[str, int]
+    """Slices of each dimension that is cut."""
+    operands: tuple[OperandCost, ...]
+    us: float
+    bound: str
+    """What takes longest: compute, memory, lx, ring or start."""
+    ring_bytes: int
+
+    def bytes_in(self, place: str) -> int:
+        return sum(o.bytes for o in self.operands if o.place == place)
+
+
+def costs(kernel: Kernel) -> list[OpCost]:
+    """Of the operations of a kernel, in order."""
+    result = []
+    for op, spec in zip(kernel.operations, kernel.specs, strict=True):
+        slices = slices_of(spec)
+        work = Pricer(spec).work(slices)
+        cost = price(work)
+        operands = tuple(
+            OperandCost(
+                buffer.name,
+                "lx" if flow.in_lx else "memory",
+                flow.writes,
+                flow.core_bytes * work.cores if flow.in_lx else flow.total_bytes,
+            )
+            for buffer, flow in zip(buffers_of(op), work.flows, strict=True)
+        )
+        splits = {str(symbol): n for symbol, n in slices.items() if n > 1}
+        result.append(OpCost(splits, operands, cost.us, cost.bound, work.ring_bytes))
+    return result
+
+
+def compulsory_bytes(kernel: Kernel, found: list[OpCost]) -> int:
+    """What every plan moves: each argument that is read or written, once."""
+    arguments = {*kernel.arguments, *kernel.constants}
+    most: dict[tuple[object, bool], int] = {}
+    written = set()
+    for op, cost in zip(kernel.operations, found, strict=True):
+        for buffer, operand in zip(buffers_of(op), cost.operands, strict=True):
+            if buffer not in arguments or (not operand.writes and buffer in written):
+                continue
+            key = (buffer, operand.writes)
+            most[key] = max(most.get(key, 0), operand.bytes)
+            if operand.writes:
+                written.add(buffer)
+    return sum(most.values())
+
+
+def splits_text(splits: dict[str, int]) -> str:
+    """`c0/4 c1/8`, or `-`."""
+    return " ".join(f"{name}/{count}" for name, count in splits.items()) or "-"
+
+
+def lines(kernel: Kernel, name: str) -> list[str]:
+    """The cost report of a kernel."""
+    found = costs(kernel)
+    rows = [("", "operation", "splits", "memory bytes", "LX bytes", "us", "bound")]
+    for number, (op, cost) in enumerate(zip(kernel.operations, found, strict=True)):
+        rows.append((
+            str(number), op.opfunc, splits_text(cost.splits), str(cost.bytes_in("memory")),
+            str(cost.bytes_in("lx")), f"{cost.us:.2f}", cost.bound,
+        ))  # fmt: skip
+    memory = sum(c.bytes_in("memory") for c in found)
+    total = sum(c.us for c in found) + launch_us()
+    least = compulsory_bytes(kernel, found)
+    return [
+        f"cost of {name}: {total:.2f} us modelled, {memory} bytes of device memory "
+        f"({least} compulsory)",
+        *table(rows, "  "),
+    ]
+
+
+def dump(kernel: Kernel, name: str) -> None:
+    """Print the cost report of a kernel on stderr."""
+    print("\n".join(lines(kernel, name)), file=sys.stderr)
