@@ -17,7 +17,6 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import fallback_handler, lowerings
-from torch._inductor.ops_handler import MockHandler
 from torch._inductor.pattern_matcher import (
     CallFunction,
     FailedMatch,
@@ -33,7 +32,6 @@ from torch_spyre._inductor import fakes, lowering, native, replay
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
-from torch_spyre._inductor.tracing import indexing_allowed
 from torch_spyre.compile_hooks import compiles_for_spyre
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
@@ -154,27 +152,8 @@ def _is_number(box: ir.TensorBox) -> bool:
     data = box.data
     while isinstance(data, (ir.BaseView, ir.StorageBox)):
         data = data.data
-    return isinstance(data, ir.Pointwise) and not _reads(data)
-
-
-class _Read(Exception):
-    """A body reads something."""
-
-
-class _FirstRead(MockHandler):
-    """Runs a body up to its first load."""
-
-    def load(self, name: str, index: Any) -> Any:
-        raise _Read
-
-
-def _reads(data: ir.Pointwise) -> bool:
-    with indexing_allowed(), V.set_ops_handler(_FirstRead()):
-        try:
-            data.inner_fn(*data.inner_fn_args())
-        except _Read:
-            return True
-    return False
+    # Inductor asks for the same when it notes the users of a buffer; it is found once.
+    return isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
