@@ -65,9 +65,9 @@ Sanitizer::~Sanitizer() { disable(); }
 void Sanitizer::enable() {
   if (is_enabled()) return;
   if (!device_) {
-    device_ = std::make_unique<Shadow>(memory_.capacity(), 1);
+    device_ = std::make_unique<Shadow>(memory_.capacity());
     for (size_t core = 0; core < lx_.size(); core++) {
-      scratchpads_.push_back(std::make_unique<Shadow>(lx_bytes_, 2 + core));
+      scratchpads_.push_back(std::make_unique<Shadow>(lx_bytes_));
     }
   }
   const StickState known{Bits::full(), BEFORE, 0, 0};
@@ -193,10 +193,48 @@ CheckedLaunch::CheckedLaunch(Sanitizer& sanitizer, std::shared_ptr<const Checked
     const Range& range = blocks_[pool];
     sanitizer_.device().forget(range.low, range.high - range.low);
   }
-  if (program_->reference) {
-    std::vector<int64_t> loop_index;
-    run_reference(0, program_->reference->steps.size(), loop_index);
+  for (Address address : arguments_) {
+    const auto first = std::find(arguments_.begin(), arguments_.end(), address);
+    same_as_.push_back(static_cast<int>(first - arguments_.begin()));
   }
+  if (program_->reference) find_reference_tags();
+}
+
+uint64_t CheckedLaunch::seed_of(int argument) const {
+  constexpr uint64_t kArguments = 1 << 20;  // behind those of scratchpads
+  return kArguments + same_as_[argument];
+}
+
+void CheckedLaunch::find_reference_tags() {
+  auto tags = std::make_shared<ReferenceTags>();
+  for (size_t i = 0; i < blocks_.size(); i++) {
+    tags->launch.push_back(blocks_[i].high - blocks_[i].low);
+    tags->launch.push_back(same_as_[i]);
+  }
+  if (program_->reference_tags && program_->reference_tags->launch == tags->launch) return;
+  std::vector<int64_t> loop_index;
+  run_reference(0, program_->reference->steps.size(), loop_index);
+  for (size_t i = 0; i < written_.size(); i++) {
+    tags->arguments.push_back(read_reference(written_[i], blocks_[i].low));
+    written_[i] = {};
+  }
+  for (Range& range : written_lx_) {
+    tags->scratchpads.push_back(read_reference(range, 0));
+    range = {};
+  }
+  program_->reference_tags = std::move(tags);
+}
+
+ReferenceTags::Piece CheckedLaunch::read_reference(const Range& range, int64_t start) const {
+  ReferenceTags::Piece piece;
+  if (range.shadow == nullptr) return piece;
+  piece.low = range.low - start;
+  for (int64_t at = range.low; at < range.high; at += kStickBytes) {
+    const size_t stick = at / kStickBytes;
+    piece.written.push_back(range.shadow->has_tag(Flow::REFERENCE, stick, number_));
+    piece.tags.push_back(range.shadow->tag(Flow::REFERENCE, stick, number_, 0));
+  }
+  return piece;
 }
 
 void CheckedLaunch::run_reference(size_t first, size_t last, std::vector<int64_t>& loop_index) {
@@ -252,27 +290,35 @@ void CheckedLaunch::begin_buffer(size_t step, const ProgramNames::Buffer& buffer
 // What the program leaves behind must have been made, stick by stick, from the same sticks by the
 // same operations as the bundle says.
 void CheckedLaunch::compare_flows() {
+  const ReferenceTags& wanted = *program_->reference_tags;
   for (size_t i = 0; i < written_.size(); i++) {
-    const Range& range = written_[i];
-    if (range.shadow == nullptr || static_cast<int>(i) == program_->names.pool) continue;
-    compare_range(*range.shadow, range.low, range.high, static_cast<int>(i), kNoCore);
+    if (static_cast<int>(i) == program_->names.pool) continue;
+    compare_range(written_[i], wanted.arguments[i], static_cast<int>(i), kNoCore);
   }
   for (size_t core = 0; core < written_lx_.size(); core++) {
-    const Range& range = written_lx_[core];
-    if (range.shadow == nullptr) continue;
-    compare_range(*range.shadow, range.low, range.high, -1, static_cast<int>(core));
+    compare_range(written_lx_[core], wanted.scratchpads[core], -1, static_cast<int>(core));
   }
 }
 
-void CheckedLaunch::compare_range(Shadow& shadow, int64_t low, int64_t high, int argument,
-                                  int core) {
+void CheckedLaunch::compare_range(const Range& range, const ReferenceTags::Piece& piece,
+                                  int argument, int core) {
+  const int64_t start = argument < 0 ? 0 : blocks_[argument].low;
+  const auto sticks = static_cast<int64_t>(piece.tags.size());
+  int64_t low = start + piece.low, high = low + sticks * kStickBytes;
+  if (range.shadow != nullptr) {
+    low = sticks == 0 ? range.low : std::min(low, range.low);
+    high = sticks == 0 ? range.high : std::max(high, range.high);
+  }
+  Shadow& shadow = argument < 0 ? sanitizer_.scratchpad(core) : sanitizer_.device();
+  const uint64_t seed = argument < 0 ? core : seed_of(argument);
   for (int64_t at = low; at < high; at += kStickBytes) {
     const size_t stick = at / kStickBytes;
+    const int64_t in_piece = (at - start - piece.low) / kStickBytes;
+    const uint64_t initial = mix(seed, (at - start) / kStickBytes);
     const bool found = shadow.has_tag(Flow::PROGRAM, stick, number_);
-    const bool wanted = shadow.has_tag(Flow::REFERENCE, stick, number_);
-    if (shadow.tag(Flow::PROGRAM, stick, number_) == shadow.tag(Flow::REFERENCE, stick, number_)) {
-      continue;
-    }
+    const bool wanted = at >= start + piece.low && in_piece < sticks && piece.written[in_piece];
+    const uint64_t wanted_tag = wanted ? piece.tags[in_piece] : initial;
+    if (shadow.tag(Flow::PROGRAM, stick, number_, initial) == wanted_tag) continue;
     const StickState& state = shadow.state(stick);
     Finding finding;
     finding.what = !found    ? "does not write a stick that its operations write"

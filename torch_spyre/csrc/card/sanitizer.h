@@ -82,6 +82,19 @@ struct ProgramNames {
   std::vector<Buffer> buffers;
 };
 
+// The tags that the operations of a bundle leave, one by one. They name the sticks that a launch
+// begins with by their places in its arguments, so they are the same for all launches whose
+// arguments have these sizes and are the same tensors in the same places.
+struct ReferenceTags {
+  struct Piece {
+    int64_t low = 0;  // bytes from the begin of the argument, or of the scratchpad
+    std::vector<uint64_t> tags;
+    std::vector<bool> written;
+  };
+  std::vector<int64_t> launch;  // for each argument its size, and the first that is the same
+  std::vector<Piece> arguments, scratchpads;
+};
+
 // A program with what is known about it.
 struct CheckedProgram {
   std::string kernel;
@@ -89,6 +102,7 @@ struct CheckedProgram {
   std::shared_ptr<const ShadowProgram> reference;  // its operations one by one; or null
   ProgramNames names;
   std::vector<Finding> plan;  // what is wrong with it before it runs
+  mutable std::shared_ptr<const ReferenceTags> reference_tags;  // of the last kind of launch
 };
 
 // Intermediates that are placed where another one is still needed.
@@ -157,10 +171,14 @@ class CheckedLaunch final : public StepObserver {
     Shadow* shadow = nullptr;
     int64_t low = 0, high = 0;
   };
+  void find_reference_tags();
   void run_reference(size_t first, size_t last, std::vector<int64_t>& loop_index);
+  ReferenceTags::Piece read_reference(const Range& range, int64_t start) const;
+  uint64_t seed_of(int argument) const;
   void begin_buffer(size_t step, const ProgramNames::Buffer& buffer);
   void compare_flows();
-  void compare_range(Shadow& shadow, int64_t low, int64_t high, int argument, int core);
+  void compare_range(const Range& found, const ReferenceTags::Piece& wanted, int argument,
+                     int core);
   void report(Finding finding, int64_t key);
   std::string step_name(size_t step) const;
   std::string step_source(size_t step) const;
@@ -177,7 +195,8 @@ class CheckedLaunch final : public StepObserver {
   std::shared_ptr<const CheckedProgram> program_;
   std::vector<Address> arguments_;
   std::vector<Range> blocks_;  // by argument
-  // What either flow writes: by argument, then by scratchpad.
+  std::vector<int> same_as_;   // by argument: the first that is the same tensor
+  // What the flow that runs writes: by argument, then by scratchpad.
   std::vector<Range> written_, written_lx_;
   uint64_t number_;
   uint32_t first_run_;  // later ones are of this launch

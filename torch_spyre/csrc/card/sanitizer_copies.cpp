@@ -58,6 +58,7 @@ void note_host_write(const CardSide& side, const View& view, const char* who) {
   if (card.sanitizer == nullptr || num_elements(view) == 0) return;
   const uint32_t run = card.sanitizer->new_run(who);
   for_each_run(card.mapped.map, view, card.mapped.elem_bytes, Replicas::FILL_ALL,
+               numbering(view.sizes),
                [&](const ElementRun& elements) { write_run(card, elements, run); });
 }
 

@@ -26,7 +26,7 @@ T* map_array(size_t count) {
 
 }  // namespace
 
-Shadow::Shadow(size_t bytes, uint64_t seed) : sticks_(bytes / kStickBytes), seed_(seed) {
+Shadow::Shadow(size_t bytes) : sticks_(bytes / kStickBytes) {
   states_ = map_array<StickState>(sticks_);
   for (StickTag*& tags : tags_) tags = map_array<StickTag>(sticks_);
 }

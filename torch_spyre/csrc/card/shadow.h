@@ -62,7 +62,7 @@ struct StickState {
 };
 
 // Where the content of a stick came from. Counts only in the launch that noted it; before that a
-// stick is what it was when the launch began, which its address names.
+// stick is what it was when the launch began, which its place in its tensor names.
 struct StickTag {
   uint64_t value = 0;
   uint64_t launch = 0;
@@ -73,8 +73,7 @@ enum class Flow : int8_t { PROGRAM = 0, REFERENCE = 1 };
 
 class Shadow {
  public:
-  // `seed` tells memories apart in tags.
-  Shadow(size_t bytes, uint64_t seed);
+  explicit Shadow(size_t bytes);
   ~Shadow();
   Shadow(const Shadow&) = delete;
   Shadow& operator=(const Shadow&) = delete;
@@ -82,9 +81,9 @@ class Shadow {
   size_t bytes() const { return sticks_ * kStickBytes; }
   StickState& state(size_t stick) { return states_[stick]; }
 
-  uint64_t tag(Flow flow, size_t stick, uint64_t launch) const {
+  uint64_t tag(Flow flow, size_t stick, uint64_t launch, uint64_t initial) const {
     const StickTag& tag = tags_[static_cast<int>(flow)][stick];
-    return tag.launch == launch ? tag.value : initial_tag(stick);
+    return tag.launch == launch ? tag.value : initial;
   }
   bool has_tag(Flow flow, size_t stick, uint64_t launch) const {
     return tags_[static_cast<int>(flow)][stick].launch == launch;
@@ -99,10 +98,7 @@ class Shadow {
   void clear();
 
  private:
-  uint64_t initial_tag(size_t stick) const;
-
   size_t sticks_;
-  uint64_t seed_;
   StickState* states_ = nullptr;
   std::array<StickTag*, 2> tags_{};
 };
@@ -114,7 +110,5 @@ constexpr uint64_t mix(uint64_t a, uint64_t b) {
   x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93;
   return x ^ (x >> 32);
 }
-
-inline uint64_t Shadow::initial_tag(size_t stick) const { return mix(seed_, stick); }
 
 }  // namespace spyre::card

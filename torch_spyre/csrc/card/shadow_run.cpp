@@ -2,6 +2,7 @@
 #include "shadow_run.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <map>
@@ -94,9 +95,20 @@ Bits arranged(const Bits& lanes, bool widen, int count) {
   return result;
 }
 
-int bytes_per_lane(DataFormat format) {
-  return static_cast<int>(kStickBytes / elems_per_stick(format));
-}
+// Looked up at every access: in tables.
+struct FormatSizes {
+  std::array<int, kNumDataFormats> bytes{}, per_stick{};
+  FormatSizes() {
+    for (int i = 0; i < kNumDataFormats; i++) {
+      per_stick[i] = static_cast<int>(elems_per_stick(static_cast<DataFormat>(i)));
+      if (per_stick[i] > 0) bytes[i] = static_cast<int>(kStickBytes) / per_stick[i];
+    }
+  }
+};
+const FormatSizes kSizes;
+
+int bytes_per_lane(DataFormat format) { return kSizes.bytes[static_cast<int>(format)]; }
+int lanes_per_stick(DataFormat format) { return kSizes.per_stick[static_cast<int>(format)]; }
 
 // An index of several dimensions, the last one fastest.
 class Counter {
@@ -158,6 +170,7 @@ ShadowRun::ShadowRun(CheckedLaunch& launch, Flow flow, size_t number, const Shad
       if (address->space == Space::LX) {
         if (core < sanitizer.scratchpads()) {
           where.shadow = &sanitizer.scratchpad(core);
+          where.seed = core;
           where.high = static_cast<int64_t>(where.shadow->bytes());
         }
       } else if (address->space == Space::ARGUMENT) {
@@ -165,10 +178,13 @@ ShadowRun::ShadowRun(CheckedLaunch& launch, Flow flow, size_t number, const Shad
           const CheckedLaunch::Range& block = launch.blocks_[address->argument];
           where.base += block.low;
           where.low = where.start = block.low;
+          where.seed = launch.seed_of(address->argument);
           where.high = block.high;
         }
       } else {
+        constexpr uint64_t kFixed = 1 << 30;
         const auto at = static_cast<Address>(offset);
+        where.seed = kFixed;
         where.base = static_cast<int64_t>(sanitizer.offset_of(at));
         if (const Block* block = sanitizer.memory().find(at)) {
           where.low = static_cast<int64_t>(sanitizer.offset_of(block->address));
@@ -255,7 +271,7 @@ bool ShadowRun::read_stick(int number, int core, int64_t offset, Bits& data, uin
   }
   const Where& place = where(number, core);
   const size_t stick = (place.base + offset) / kStickBytes;
-  tag = place.shadow->tag(flow_, stick, launch_.number_);
+  tag = place.shadow->tag(flow_, stick, launch_.number_, place.initial_tag(place.base + offset));
   data = Bits::full();
   if (flow_ == Flow::REFERENCE) return true;
   const StickState& state = place.shadow->state(stick);
@@ -334,7 +350,7 @@ ShadowRun::Register ShadowRun::load(const TileOperand& operand, int number, int 
     if (!data.covers(Bits::range(0, bytes))) value = {{}, value.tag, number, offset};
     return value;
   }
-  const int per_stick = static_cast<int>(elems_per_stick(operand.format));
+  const int per_stick = lanes_per_stick(operand.format);
   const int sticks = lanes / per_stick;
   if (sticks == 1) {
     read_stick(number, core, offset, data, value.tag);
@@ -390,7 +406,7 @@ void ShadowRun::store(const TileOperand& operand, int number, int core, int64_t 
       return;
   }
   const int bytes = bytes_per_lane(operand.format);
-  const int per_stick = static_cast<int>(elems_per_stick(operand.format));
+  const int per_stick = lanes_per_stick(operand.format);
   for (int i = 0; i < lanes / per_stick && i < sticks_left; i++, offset += operand.sub_stride) {
     const Bits own = shifted_right(value.data, i * per_stick) & Bits::range(0, per_stick);
     write_stick(number, core, offset, bytes_of_lanes(own, bytes), value.tag + i * kNextStick);
@@ -720,77 +736,138 @@ void ShadowRun::run_product(const ShadowMatmul& step, const std::vector<int>& te
 
 // ---- Copies -------------------------------------------------------------------------------------
 
+namespace {
+
+// Numbers that a copy multiplies with, by the byte that an element goes to.
+constexpr std::array<uint64_t, kStickBytes> kFactors = [] {
+  std::array<uint64_t, kStickBytes> made{};
+  for (size_t i = 0; i < made.size(); i++) made[i] = mix(i, 0xC0FFEE) | 1;
+  return made;
+}();
+
+constexpr int64_t kRoom = 8;  // elements behind a row of numbers
+
+// The bits of an element, by its first byte.
+std::array<Bits, kStickBytes> element_bits(int bytes) {
+  std::array<Bits, kStickBytes> made;
+  for (int i = 0; i < kStickBytes; i++) made[i] = Bits::range(i, bytes);
+  return made;
+}
+
+}  // namespace
+
+// A stick of the result is a sum over its elements: where each came from, times where it went. An
+// element is one number, whose lowest bit says whether it holds data.
 void ShadowRun::run_copy(const ShadowCopy& step) {
   constexpr int kSource = 0, kDestination = 1;
   const int64_t bytes = step.source.elem_bytes;
-  struct Element {
-    uint64_t tag = 0;
-    bool data = false;
-  };
-  std::vector<Element> elements;
   // First all sticks forget where they came from, then elements arrive.
-  for (const bool arrive : {false, true}) {
-    for (int core = 0; core < cores_; core++) {
-      const View &from = step.source.views[core], &to = step.destination.views[core];
-      const int64_t count = num_elements(from);
-      if (count == 0) continue;
-      if (arrive) {
-        elements.assign(count, {});
-        int64_t last = -1;
-        Bits data;
-        uint64_t tag = 0;
-        for_each_element(step.source.map, from, bytes, Replicas::FIRST_ONLY,
-                         [&](int64_t number, int64_t device) {
-                           const int64_t at = device * bytes;
-                           const int64_t stick = at / kStickBytes * kStickBytes;
-                           const int byte = static_cast<int>(at - stick);
-                           if (stick != last) read_stick(kSource, core, stick, data, tag);
-                           last = stick;
-                           elements[number] = {mix(tag, byte),
-                                               data.covers(Bits::range(byte, bytes))};
-                         });
-      }
-      const Where& place = where(kDestination, core);
-      int64_t last = -1;
-      bool inside = false;
-      for_each_element(
-          step.destination.map, to, bytes, Replicas::FILL_ALL, [&](int64_t number, int64_t device) {
-            const int64_t at = device * bytes;
-            const int64_t stick = at / kStickBytes * kStickBytes;
-            if (stick != last) {
-              last = stick;
-              inside = is_inside(kDestination, core, stick, true);
-              if (inside) note_written(place, kDestination, core, place.base + stick);
-            }
-            if (!inside) return;
-            const size_t shadow_stick = (place.base + stick) / kStickBytes;
-            if (!arrive) {
-              place.shadow->set_tag(flow_, shadow_stick, launch_.number_, 0);
-              return;
-            }
-            const Element& element = elements[number];
-            const int byte = static_cast<int>(at - stick);
-            const uint64_t tag = place.shadow->tag(flow_, shadow_stick, launch_.number_);
-            place.shadow->set_tag(flow_, shadow_stick, launch_.number_,
-                                  tag + mix(element.tag, byte));
-            if (flow_ == Flow::REFERENCE) return;
-            StickState& state = place.shadow->state(shadow_stick);
-            const Bits own = Bits::range(byte, static_cast<int>(bytes));
-            if (state.run == run_ && state.core != core) {
-              report("writes a stick that another core writes in the same step", kDestination, core,
-                     stick);
-            }
-            state.run = run_;
-            state.core = static_cast<uint16_t>(core);
-            state.buffer = place.owner;
-            if (element.data) {
-              state.data = state.data | own;
-            } else {
-              state.data = {state.data.low & ~own.low, state.data.high & ~own.high};
-            }
-          });
-    }
+  for (int core = 0; core < cores_; core++) {
+    if (num_elements(step.destination.views[core]) > 0) forget_tags(step.destination, core);
   }
+  std::vector<uint64_t> elements;
+  for (int core = 0; core < cores_; core++) {
+    const View& from = step.source.views[core];
+    if (num_elements(from) == 0) continue;
+    const Dims strides = numbering(from.sizes, kRoom);
+    int64_t last_number = 0;
+    for (size_t d = 0; d < strides.size(); d++) last_number += (from.sizes[d] - 1) * strides[d];
+    elements.resize(last_number + 1);
+    int64_t last = -1;
+    Bits data;
+    uint64_t tag = 0;
+    const auto take = [&](const ElementRun& run) {
+      int64_t at = run.device * bytes;
+      uint64_t* element = elements.data() + run.number;
+      for (int64_t i = 0; i < run.count; i++) {
+        const int64_t stick = at & -kStickBytes;
+        const int byte = static_cast<int>(at - stick);
+        if (stick != last) read_stick(kSource, core, stick, data, tag);
+        last = stick;
+        const bool is_data = data.all() || data.covers(Bits::range(byte, static_cast<int>(bytes)));
+        *element = ((tag + byte * kNextStick) & ~uint64_t{1}) | is_data;
+        at += run.device_step * bytes;
+        element += run.step;
+      }
+    };
+    for_each_run(step.source.map, from, bytes, Replicas::FIRST_ONLY, strides, take);
+    put_elements(step.destination, core, elements, kDestination);
+  }
+}
+
+void ShadowRun::forget_tags(const ShadowCopy::Side& side, int core) {
+  constexpr int kDestination = 1;
+  const Where& place = where(kDestination, core);
+  const int64_t bytes = side.elem_bytes;
+  int64_t last = -1;
+  const auto forget = [&](const ElementRun& run) {
+    const int64_t step = run.device_step == 1 ? std::max<int64_t>(1, kStickBytes / bytes) : 1;
+    for (int64_t i = 0;; i = std::min(i + step, run.count - 1)) {
+      const int64_t at = (run.device + i * run.device_step) * bytes;
+      const int64_t stick = at / kStickBytes * kStickBytes;
+      if (stick != last && is_inside(kDestination, core, stick, true)) {
+        note_written(place, kDestination, core, place.base + stick);
+        const size_t number = (place.base + stick) / kStickBytes;
+        place.shadow->set_tag(flow_, number, launch_.number_, 0);
+      }
+      last = stick;
+      if (i == run.count - 1) return;
+    }
+  };
+  for_each_run(side.map, side.views[core], bytes, Replicas::FILL_ALL,
+               numbering(side.views[core].sizes), forget);
+}
+
+void ShadowRun::put_elements(const ShadowCopy::Side& side, int core,
+                             const std::vector<uint64_t>& elements, int number) {
+  const Where& place = where(number, core);
+  const int64_t bytes = side.elem_bytes;
+  int64_t last = -1;
+  uint64_t sum = 0;
+  Bits there, missing;  // of the stick that elements go to
+  const auto bits_of = element_bits(static_cast<int>(bytes));
+  const auto finish_stick = [&] {
+    if (last < 0 || !is_inside(number, core, last, true)) return;
+    const size_t stick = (place.base + last) / kStickBytes;
+    const uint64_t tag = place.shadow->tag(flow_, stick, launch_.number_, 0);
+    place.shadow->set_tag(flow_, stick, launch_.number_, tag + sum);
+    if (flow_ == Flow::REFERENCE) return;
+    StickState& state = place.shadow->state(stick);
+    if (state.run == run_ && state.core != core) {
+      report("writes a stick that another core writes in the same step", number, core, last);
+    }
+    state.run = run_;
+    state.core = static_cast<uint16_t>(core);
+    state.buffer = place.owner;
+    state.data = state.data | there;
+    state.data = {state.data.low & ~missing.low, state.data.high & ~missing.high};
+  };
+  const auto put = [&](const ElementRun& run) {
+    int64_t at = run.device * bytes;
+    const uint64_t* element = elements.data() + run.number;
+    for (int64_t i = 0; i < run.count; i++) {
+      const int64_t stick = at & -kStickBytes;
+      const int byte = static_cast<int>(at - stick);
+      if (stick != last) {
+        finish_stick();
+        last = stick;
+        sum = 0;
+        there = missing = {};
+      }
+      sum += (*element & ~uint64_t{1}) * kFactors[byte];
+      const Bits& own = bits_of[byte];
+      if (*element & 1) {
+        there = there | own;
+      } else {
+        missing = missing | own;
+      }
+      at += run.device_step * bytes;
+      element += run.step;
+    }
+  };
+  const Dims strides = numbering(side.views[core].sizes, kRoom);
+  for_each_run(side.map, side.views[core], bytes, Replicas::FILL_ALL, strides, put);
+  finish_stick();
 }
 
 // ---- Gather, scatter, topk ----------------------------------------------------------------------
@@ -823,8 +900,9 @@ void ShadowRun::run_gather(const GatherStep& step) {
         read_stick(kValue, core, value_at, ignored, value_tag);
       } else if (is_inside(kValue, core, value_at, false)) {
         const Where& value = where(kValue, core);
-        value_tag =
-            value.shadow->tag(flow_, (value.base + value_at) / kStickBytes, launch_.number_);
+        const int64_t first_row = value.base + value_at;
+        value_tag = value.shadow->tag(flow_, first_row / kStickBytes, launch_.number_,
+                                      value.initial_tag(first_row));
       }
       const uint64_t result_tag = mix(mix(tag, byte), value_tag);
       if (flow_ == Flow::REFERENCE) {

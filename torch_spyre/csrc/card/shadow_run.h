@@ -25,6 +25,9 @@ class ShadowRun {
     Shadow* shadow = nullptr;
     int64_t base = 0, low = 0, high = 0;
     int64_t start = 0;  // of the argument
+    uint64_t seed = 0;  // of the tags of sticks that nobody has written in this launch
+
+    uint64_t initial_tag(int64_t at) const { return mix(seed, (at - start) / kStickBytes); }
     const ProgramNames::Buffer* buffer = nullptr;
     uint16_t owner = 0;  // number of the buffer
   };
@@ -53,6 +56,9 @@ class ShadowRun {
   std::vector<Register> columns_of_y(const ShadowMatmul& step, int core, int64_t offset,
                                      int64_t columns, int64_t depth, int out_lanes);
   void run_copy(const ShadowCopy& step);
+  void forget_tags(const ShadowCopy::Side& side, int core);
+  void put_elements(const ShadowCopy::Side& side, int core, const std::vector<uint64_t>& elements,
+                    int number);
   void run_gather(const GatherStep& step);
   void run_scatter_tags(const GatherStep& step, int core);
   void run_topk(const TopkStep& step);

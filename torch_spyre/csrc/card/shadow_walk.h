@@ -7,7 +7,15 @@
 
 namespace spyre::card {
 
-// Elements number, number + step, ... of a view (in row-major order), evenly spaced on the card.
+// How the elements of a view are numbered: row-major. With room behind the rows, numbers of one
+// column are no multiples of a power of two, which caches do not like.
+inline Dims numbering(const Dims& sizes, int64_t room = 0) {
+  Dims strides(sizes.size(), 1);
+  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d] + room;
+  return strides;
+}
+
+// Elements number, number + step, ... of a view, evenly spaced on the card.
 struct ElementRun {
   int64_t number, step;
   int64_t device, device_step;  // in elements
@@ -16,9 +24,7 @@ struct ElementRun {
 
 template <class Visit>
 void for_each_run(const AddressMap& map, const View& view, int64_t elem_bytes, Replicas replicas,
-                  Visit&& visit) {
-  Dims strides(view.sizes.size(), 1);
-  for (size_t d = strides.size(); d-- > 1;) strides[d - 1] = strides[d] * view.sizes[d];
+                  const Dims& strides, Visit&& visit) {
   const CopyPlan plan = make_copy_plan(map, view, strides, replicas, elem_bytes);
   BoxWalker(plan, map).walk(0, plan.units(), [&](const Box& box) {
     for (int64_t r = 0; r < box.rows; r++) {
@@ -33,7 +39,8 @@ void for_each_run(const AddressMap& map, const View& view, int64_t elem_bytes, R
 template <class Visit>
 void for_each_element(const AddressMap& map, const View& view, int64_t elem_bytes,
                       Replicas replicas, Visit&& visit) {
-  for_each_run(map, view, elem_bytes, replicas, [&](const ElementRun& run) {
+  const Dims strides = numbering(view.sizes);
+  for_each_run(map, view, elem_bytes, replicas, strides, [&](const ElementRun& run) {
     for (int64_t i = 0; i < run.count; i++) {
       visit(run.number + i * run.step, run.device + i * run.device_step);
     }
