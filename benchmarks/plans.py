@@ -1,0 +1,145 @@
+"""Plans of a suite of graphs: modelled time and traffic, against `documented` mode and against the
+traffic that no plan can avoid.
+
+    python -m benchmarks.plans            # all
+    python -m benchmarks.plans softmax    # those whose names contain a text
+
+Nothing is measured here: times are those of the model (docs/device_time.md), bytes those of the
+plan, which the card's counters confirm (tests/inductor/test_cost_report.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import torch_spyre
+from torch_spyre._inductor import config
+
+
+class Block(nn.Module):
+    """A block of a transformer: attention and an MLP, each with a norm before it."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.inputs = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.output = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        y = self.first(x)
+        shape = (batch, tokens, self.heads, width // self.heads)
+        q, k, v = (linear(y).view(shape).transpose(1, 2) for linear in self.inputs)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.output(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.down(functional.gelu(self.up(self.second(x))))
+
+
+def _half(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float16).to("spyre")
+
+
+def _on_card(module: nn.Module) -> nn.Module:
+    return module.half().eval().to("spyre")
+
+
+def _attention(tokens: int) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
+    arguments = tuple(_half(1, 4, tokens, 64) for _ in range(3))
+    return functional.scaled_dot_product_attention, arguments
+
+
+def _blocks(width: int, tokens: int, causal: bool, layers: int = 1) -> Any:
+    heads = max(1, width // 64)
+    model = nn.Sequential(*(Block(width, heads, causal) for _ in range(layers)))
+    return _on_card(model), (_half(1, tokens, width),)
+
+
+SUITE: dict[str, Callable[[], Any]] = {
+    "softmax": lambda: (lambda x: torch.softmax(x, 0), (_half(512, 1024),)),
+    "layer norm": lambda: (_on_card(nn.LayerNorm(1024)), (_half(512, 1024),)),
+    "MLP": lambda: (
+        _on_card(nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))),
+        (_half(256, 512),),
+    ),
+    "attention 128": lambda: _attention(128),
+    "attention 512": lambda: _attention(512),
+    "attention 2048": lambda: _attention(2048),
+    "encoder block 128": lambda: _blocks(128, 128, False),
+    "encoder block 384": lambda: _blocks(384, 128, False),
+    "encoder block 768": lambda: _blocks(768, 128, False),
+    "decoder block 128": lambda: _blocks(128, 128, True),
+    "decoder block 384": lambda: _blocks(384, 128, True),
+    "decoder block 768": lambda: _blocks(768, 128, True),
+    "encoder of 6 layers": lambda: _blocks(384, 128, False, 6),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One graph."""
+
+    name: str
+    us: float
+    documented_us: float
+    bytes: int
+    documented_bytes: int
+    compulsory: int
+
+    @property
+    def ratio(self) -> float:
+        return self.us / self.documented_us
+
+
+def measure(name: str) -> Row:
+    """Both plans of a graph."""
+    torch.manual_seed(0)
+    function, arguments = SUITE[name]()
+    told = {}
+    with torch.no_grad():
+        for mode in ("joint", "documented"):
+            torch._dynamo.reset()
+            with config.patch(work_division=mode):
+                told[mode] = torch_spyre.explain(function, *arguments)
+    joint, documented = told["joint"], told["documented"]
+    return Row(
+        name,
+        joint.device_time_us,
+        documented.device_time_us,
+        joint.hbm_bytes,
+        documented.hbm_bytes,
+        joint.compulsory_bytes,
+    )
+
+
+def main(wanted: str = "") -> None:
+    """Print the table."""
+    print("| graph | us | documented us | ratio | bytes | of documented | of compulsory |")
+    print("|---|---|---|---|---|---|---|")
+    ratios = []
+    for name in SUITE:
+        if wanted not in name:
+            continue
+        row = measure(name)
+        ratios.append(row.ratio)
+        print(
+            f"| {name} | {row.us:.1f} | {row.documented_us:.1f} | {row.ratio:.2f} | {row.bytes} | "
+            f"{row.bytes / row.documented_bytes:.2f} | {row.bytes / row.compulsory:.2f} |",
+            flush=True,
+        )
+    if ratios:
+        mean = exp(sum(map(log, ratios)) / len(ratios))
+        print(f"\ngeometric mean of modelled time against documented mode: {mean:.3f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])
