@@ -49,6 +49,10 @@ FOUND = {
          Input("i", (1,), "I64", "index4")),
         ("c = a + 1", "d = torch.cat([c, a], 0)", "e = d.index_copy(-1, i, b)"), ("c", "e"),
     ),
+    "a constant is changed by a step of the host": Program(
+        (Input("a", (1, 0), "F16"), Input("i", (1,), "I64", "index7"), Input("b", (1, 1), "F16")),
+        ("c = F.pad(a, [2, 5], value=0)", "d = c.index_add(-1, i, b)"), ("d",),
+    ),
 }  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def _realise_every_operation() -> None:
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
         if native.never(target):
             return _fall_back(self, target, args, kwargs, native.never(target))
-        mark = _Mark(self)
+        mark = _Mark(self, (args, kwargs))
         lowering.refused.clear()
         try:
             # An operation that Inductor always decomposes has no stock lowering to be gated.
@@ -118,10 +118,11 @@ def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason
 class _Mark:
     """How far a graph has come, to look at what a lowering added and to take it back."""
 
-    def __init__(self, graph: GraphLowering) -> None:
+    def __init__(self, graph: GraphLowering, arguments: Any) -> None:
         self.graph = graph
         self.operations = len(graph.operations)
         self.buffers = len(graph.buffers)
+        self.stored = [(box, box.data) for box in _storages(arguments)]
 
     def check(self) -> None:
         """Raise Unsupported if something was added that the card cannot do."""
@@ -137,6 +138,19 @@ class _Mark:
             graph.name_to_buffer.pop(buffer.get_name(), None)
         del graph.operations[self.operations :]
         del graph.buffers[self.buffers :]
+        for box, data in self.stored:  # a number that the lowering has made a buffer of
+            box.data = data
+
+
+def _storages(arguments: Any) -> Iterator[ir.StorageBox]:
+    for leaf in torch.utils._pytree.tree_leaves(
+        arguments, is_leaf=lambda x: isinstance(x, ir.TensorBox)
+    ):
+        data = leaf.data if isinstance(leaf, ir.TensorBox) else None
+        while isinstance(data, ir.BaseView):
+            data = data.data
+        if isinstance(data, ir.StorageBox):
+            yield data
 
 
 def _realise(result: Any) -> None:
