@@ -1,0 +1,29 @@
+"""Programs of other tests run clean under the sanitizer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = (
+    "tests/inductor/test_blocks.py",
+    "tests/inductor/test_programs.py",
+    "tests/inductor/test_scatter.py",
+    "tests/device/test_training.py",
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("file", FILES)
+def test_programs_of_a_test_file_run_clean(file: str):
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", file],
+        cwd=ROOT, env={**os.environ, "SPYRE_SANITIZE": "1"},
+        capture_output=True, text=True, timeout=590, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
