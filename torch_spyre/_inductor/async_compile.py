@@ -264,7 +264,11 @@ def compile_text(name: str, text: str, has_pool: bool) -> str:
         write_bundle(text, work, has_pool)
         _write_names(name, text, work, has_pool)
         backend.compile_bundle(
-            work, work / "spyreCodeDir", fuse=config.backend_fusion, pool=has_pool
+            work,
+            work / "spyreCodeDir",
+            fuse=config.backend_fusion,
+            pool=has_pool,
+            private_lx=True,  # plans end with their kernel
         )
         _rename(work, directory)
     except OSError:

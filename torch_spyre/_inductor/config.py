@@ -41,6 +41,17 @@ def _choice(name: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def _fraction(name: str, default: float) -> float:
+    text = _os.environ.get(name, "").strip()
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ValueError(f"invalid {name} value '{text}': expected a number from 0 to below 1")
+    return value
+
+
 # SENCORES: cores over which work is divided.
 cores: int = _number("SENCORES", _hardware.CARD.cores, 1, _hardware.CARD.cores)
 
@@ -73,6 +84,29 @@ backend_fusion: bool = _flag("SPYRE_BACKEND_FUSION", True)
 
 # SPYRE_INDUCTOR_MEMORY_PLAN: intermediates share one pool. 0: each its own place in it.
 memory_plan: bool = _flag("SPYRE_INDUCTOR_MEMORY_PLAN", True)
+
+# LX_PLANNING: 1: intermediates stay in the scratchpads where they can. 0: all are in the pool.
+lx_planning: bool = _flag("LX_PLANNING", False)
+
+# LX_BOUNDARY_CLONES: what is read more than once is copied into the scratchpads first, and results
+# that are read again are copied out of them. 0: only intermediates stay, for all of their life.
+lx_boundary_clones: bool = _flag("LX_BOUNDARY_CLONES", True)
+
+# DXP_LX_FRAC_AVAIL: the part of each scratchpad that is left to the back-end (its name says the
+# opposite).
+lx_reserved: float = _fraction("DXP_LX_FRAC_AVAIL", 0.2)
+
+# Who decides what stays: search, exact, or the documented greedy, firstfit and bestfit.
+layout_solver: str = "search"
+
+# Results of all operations may stay. False: of those that the documented planner knows.
+allow_all_ops_in_lx_planning: bool = True
+
+# Whose results may stay: "all", or only those of "reductions".
+lx_residents: str = "all"
+
+# A result may take the place of an operand that nobody needs any more.
+lx_in_place: bool = True
 
 # GLOBAL_STICK_OPTIMIZER: choose layouts for the whole graph at once. 0: operation by operation.
 global_stick_optimizer: bool = _flag("GLOBAL_STICK_OPTIMIZER", True)

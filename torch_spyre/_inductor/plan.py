@@ -4,7 +4,7 @@ In: the scheduler's nodes in their final order. Out: one `Kernel` for each stret
 two steps that the host does (fallbacks, other devices), and the layout of every buffer that lives
 outside of kernels. Made once per graph, when the first line of its host code is written.
 
-    trace -> split -> stickify -> work division -> pool
+    trace -> split -> stickify -> work division -> scratchpads -> pool
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.origins import origin_of
 from torch_spyre._inductor.propagate_named_dims import propagate
+from torch_spyre._inductor.scratchpad import residency
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter
 from torch_spyre._inductor.stickify import stickify
@@ -58,6 +59,8 @@ class Kernel:
     constants: list[Buffer] = field(default_factory=list)
     specs: list[OpSpec] = field(default_factory=list)
     pool_bytes: int = 0
+    lx: dict[Buffer, int] = field(default_factory=dict)
+    """Addresses in the scratchpads of what stays there."""
     restickifies: list[Restickify] = field(default_factory=list)
 
     def text(self) -> str:
@@ -232,7 +235,7 @@ class _Planner:
     # ---- 3. addresses ----
 
     def finish(self, kernel: Kernel) -> None:
-        """Divide the work, place intermediates in the pool and number the arguments."""
+        """Divide the work, place intermediates, and number the arguments."""
         pool = _Pool()
         arguments: dict[Buffer, int] = {}
         inside = [b for op in kernel.operations for b in buffers_of(op)]
@@ -243,13 +246,21 @@ class _Planner:
         constants = [b for b in arguments if b.is_constant]
         for i, buffer in enumerate((*tensors, *constants)):
             arguments[buffer] = i
-        addresses = pool.place(kernel.operations, arguments)
+        kernel.specs = [self._spec(op, arguments) for op in kernel.operations]
+        divided = self._divide(kernel, arguments)
+        if config.lx_planning:
+            resident = residency.plan(kernel.operations, divided, arguments)
+            kernel.operations, divided, kernel.lx = resident
+        outside_of_pool = {**arguments, **kernel.lx}
+        addresses = pool.place(kernel.operations, outside_of_pool)
         kernel.arguments, kernel.constants = tensors, constants
         kernel.pool_bytes = pool.bytes
         _check_segments(kernel, list(arguments))
-        for op in kernel.operations:
-            kernel.specs.append(self._spec(op, arguments, addresses, pool.bytes > 0))
-        kernel.specs = self._divide(kernel, arguments)
+        has_pool = pool.bytes > 0
+        kernel.specs = [
+            _placed(op, spec, arguments, kernel.lx, addresses, has_pool)
+            for op, spec in zip(kernel.operations, divided, strict=True)
+        ]
 
     def _is_argument(self, buffer: Buffer) -> bool:
         if buffer.is_constant or buffer.hoisted is not None:
@@ -257,22 +268,13 @@ class _Planner:
         return buffer.name in self.plan.buffers and buffer.name not in self.plan.internal
 
     @located
-    def _spec(
-        self,
-        op: Operation,
-        arguments: dict[Buffer, int],
-        addresses: dict[Buffer, int],
-        has_pool: bool,
-    ) -> OpSpec:
+    def _spec(self, op: Operation, arguments: dict[Buffer, int]) -> OpSpec:
+        """The operation as if all of it were in memory, addresses still missing."""
         spec = op.spec if op.spec is not None else make_spec(op)
-        args = []
-        for arg, buffer in zip(spec.args, buffers_of(op), strict=True):
-            if buffer in arguments:
-                number = arguments[buffer]
-                segment = number + 1 if has_pool else number
-                args.append(replace(arg, arg_index=number, allocation={"hbm": segment << 34}))
-            else:
-                args.append(replace(arg, arg_index=-1, allocation={"pool": addresses[buffer]}))
+        args = [
+            replace(arg, allocation={"hbm" if buffer in arguments else "pool": 0})
+            for arg, buffer in zip(spec.args, buffers_of(op), strict=True)
+        ]
         return replace(spec, args=args)
 
     def _divide(self, kernel: Kernel, arguments: dict[Buffer, int]) -> list[OpSpec]:
@@ -307,6 +309,28 @@ class _Planner:
             operations = [op for k in self.plan.kernels for op in k.operations]
             self._dim_names = dict(zip(operations, propagate(operations), strict=True))
         return [self._dim_names[op] for op in kernel.operations]
+
+
+def _placed(
+    op: Operation,
+    spec: OpSpec,
+    arguments: dict[Buffer, int],
+    lx: dict[Buffer, int],
+    addresses: dict[Buffer, int],
+    has_pool: bool,
+) -> OpSpec:
+    """The operation with the places of its tensors."""
+    args = []
+    for arg, buffer in zip(spec.args, buffers_of(op), strict=True):
+        if buffer in lx:
+            args.append(replace(arg, arg_index=-1, allocation={"lx": lx[buffer]}))
+        elif buffer in arguments:
+            number = arguments[buffer]
+            segment = number + 1 if has_pool else number
+            args.append(replace(arg, arg_index=number, allocation={"hbm": segment << 34}))
+        else:
+            args.append(replace(arg, arg_index=-1, allocation={"pool": addresses[buffer]}))
+    return replace(spec, args=args)
 
 
 _SEGMENTS = 7  # of 16 GiB, below the one of programs

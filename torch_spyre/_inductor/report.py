@@ -119,6 +119,8 @@ def layouts(kernel: Kernel) -> list[str]:
     addresses = _pool_addresses(kernel)
     for buffer in dict.fromkeys(b for op in kernel.operations for b in buffers_of(op)):
         place = where.get(buffer) or f"pool +{addresses.get(buffer, 0)}"
+        if buffer in kernel.lx:
+            place = f"LX +{kernel.lx[buffer]}"
         if buffer.is_constant:
             place += f", the number {buffer.value}"
         layout = describe_layout(buffer.layout) if buffer.layout is not None else "none"

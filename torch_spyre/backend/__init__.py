@@ -5,7 +5,7 @@ launches. The way of the data, one module a stage:
 
     bundle    read and check (mlir, reader, sdsc, checks)
     lower     each operation as a step (tile, matmul, copies; timing)
-    schedule  steps joined, dead stores dropped (fuse, regions)
+    schedule  steps joined, dead stores dropped (sharing, fuse, regions)
     program   the words of the steps (registers)
     spyrecode the directory (cache)
     checking  what the card's sanitizer wants to know beside it
@@ -26,6 +26,7 @@ from torch_spyre.backend.errors import BackendError, BundleError, ProgramError, 
 from torch_spyre.backend.lower import lower
 from torch_spyre.backend.program import ProgramWriter
 from torch_spyre.backend.schedule import schedule
+from torch_spyre.backend.sharing import share_scratchpads
 from torch_spyre.backend.spyrecode import write_spyrecode
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
 
@@ -50,6 +51,7 @@ def compile_bundle(
     *,
     fuse: bool = True,
     pool: bool = False,
+    private_lx: bool = False,
     cache_dir: str | Path | None = None,
 ) -> Path:
     """Compile a bundle into a SpyreCode directory and return its path.
@@ -57,13 +59,15 @@ def compile_bundle(
     output     where to; default `<directory>/spyreCodeDir`
     fuse       join steps; the results are the same bits either way
     pool       argument 0 is the pool, for bundles with concrete addresses
+    private_lx nobody needs what the bundle leaves in scratchpads: values there are joined as those
+               of the pool are, and those that die are never stored
     cache_dir  where compiled bundles are kept by content; a second compile is a lookup
 
     Raises BundleError when the bundle breaks a rule."""
     directory = Path(directory)
     target = Path(output) if output is not None else directory / OUTPUT
     try:
-        key = bundle_key(directory, f"fuse={fuse} pool={pool}")
+        key = bundle_key(directory, f"fuse={fuse} pool={pool} private_lx={private_lx}")
     except OSError:
         read_bundle(directory, pool=pool)  # says what is missing
         raise
@@ -73,15 +77,18 @@ def compile_bundle(
     if kept is not None and has_key(kept, key):
         copy_directory(kept, target, key)
         return target
-    program = program_bytes(steps_of(read_bundle(directory, pool=pool), fuse=fuse))
+    bundle = read_bundle(directory, pool=pool)
+    program = program_bytes(steps_of(bundle, fuse=fuse, private_lx=private_lx))
     write_directory(target, key, lambda fresh: write_spyrecode(fresh, program))
     if kept is not None:
         write_directory(kept, key, lambda fresh: write_spyrecode(fresh, program))
     return target
 
 
-def steps_of(bundle: Bundle, *, fuse: bool = True) -> list[Item]:
+def steps_of(bundle: Bundle, *, fuse: bool = True, private_lx: bool = False) -> list[Item]:
     """The steps of a bundle, in order."""
+    if fuse and private_lx:
+        bundle = share_scratchpads(bundle)
     return schedule(_items(bundle.body), bundle.pool, fuse=fuse)
 
 

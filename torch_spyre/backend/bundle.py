@@ -39,6 +39,8 @@ class Operation:
     sdsc: Sdsc
     addresses: tuple[Address, ...]
     """One for each tensor."""
+    copies: tuple[Operation, ...] = ()
+    """Copies beside it that nobody has to make here; they cost what they cost on the card."""
 
 
 @dataclass(frozen=True)

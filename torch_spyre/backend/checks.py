@@ -403,7 +403,7 @@ def check_addresses(file: SdscFile, addresses: Sequence[Address]) -> None:
     """Where the tensors lie: alignment, extent, and that each core begins at its own slice."""
     sdsc = file.sdsc
     for tensor, address in zip(sdsc.tensors, addresses):
-        extent = _extent(sdsc, tensor)
+        extent = extent_of(sdsc, tensor)
         room = CARD.lx_bytes if address.space == Space.LX else SEGMENT_BYTES
         partial = tensor.indirection == "index_tensor" and tensor.is_dense
         for core, start in enumerate(address.offsets):
@@ -429,7 +429,7 @@ def check_addresses(file: SdscFile, addresses: Sequence[Address]) -> None:
             _check_starts(file, tensor, address)
 
 
-def _extent(sdsc: Sdsc, tensor: Tensor) -> int:
+def extent_of(sdsc: Sdsc, tensor: Tensor) -> int:
     """Bytes from where a core begins to the last byte that it may touch."""
     if tensor.placement is not None:
         return BYTES_IN_STICK * prod(tensor.placement.device_size[:-1])

@@ -56,7 +56,7 @@ def _counted_side(sdsc: Sdsc, tensor: Tensor) -> CopySide:
     views = []
     for core in range(sdsc.cores):
         offset = 0
-        if not tensor.in_lx:
+        if not tensor.is_local:
             offset = sum(sdsc.slice(core, d) * sdsc.slice_size(d) * strides[d] for d in counted)
         views.append((offset, *(sdsc.valid_in_slice(core, d) for d in sdsc.dims)))
     back = [-sdsc.slice_offset(tensor, core) for core in range(sdsc.cores)]
@@ -143,7 +143,7 @@ def lower_gather(sdsc: Sdsc) -> Gather:
     for core in range(sdsc.cores):
         start = sdsc.slice(core, index.stick) * sdsc.slice_size(index.stick) if has_stick else 0
         sticks, rest = divmod(start, index.per_stick)
-        in_lx = index.in_lx or not has_stick
+        in_lx = index.is_local or not has_stick
         first.append(0 if in_lx else start)
         step = index_axes[index.stick].stride if has_stick else 0
         back.append(0 if in_lx else -(sticks * step + rest * index.format.bytes))
@@ -210,7 +210,7 @@ def lower_topk(sdsc: Sdsc) -> Topk:
         for core in range(sdsc.cores):
             limit = own
             if tensor.gap(stick) < 0:
-                before = 0 if tensor.in_lx else sdsc.slice(core, stick) * own
+                before = 0 if tensor.is_local else sdsc.slice(core, stick) * own
                 limit = max(0, min(own, axes[stick].entries - before))
             limits.append(limit)
         groups = points[dims.index(stick)]

@@ -33,7 +33,16 @@ def lower(operation: Operation) -> Step:
         step = lower_sdsc(operation.sdsc)
     except BundleError as error:
         raise BundleError(f"{operation.file}: {error}") from None
-    return replace(bind(step, operation.addresses), name=operation.name, source=(operation.name,))
+    step = replace(bind(step, operation.addresses), name=operation.name, source=(operation.name,))
+    for copy in operation.copies:
+        other = lower_sdsc(copy.sdsc)
+        step = replace(
+            step,
+            works=(*other.works, *step.works),
+            time_us=other.time_us + step.time_us,
+            source=(copy.name, *step.source),
+        )
+    return step
 
 
 @lru_cache(maxsize=1024)

@@ -63,7 +63,7 @@ def _columns(sdsc: Sdsc, out: Tensor, core: int) -> int:
     valid = sdsc.valid_in_slice(core, COLUMNS)
     if out.gap(COLUMNS) >= 0:
         return valid
-    before = 0 if out.in_lx else sdsc.slice(core, COLUMNS) * sdsc.slice_size(COLUMNS)
+    before = 0 if out.is_local else sdsc.slice(core, COLUMNS) * sdsc.slice_size(COLUMNS)
     return max(0, min(valid, sdsc.axes(out)[COLUMNS].entries * out.per_stick - before))
 
 

@@ -106,6 +106,8 @@ def _place_text(address: Address, pool: int | None = None) -> str:
     where = f"arg {address.argument}"
     if address.space == Space.LX:
         where = "LX"
+    elif address.space == Space.SHARED:
+        where = "LX of all cores"
     elif address.space == Space.DEVICE:
         where = "device"
     elif address.argument == pool:

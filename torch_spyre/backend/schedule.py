@@ -3,7 +3,7 @@
 In: the steps of a bundle in order, with its loops. Out: fewer steps with the same results, bit for
 bit. Steps are joined (`fuse`) when one reads what another wrote and nothing in between is in the
 way; a store to the pool is dropped when nobody reads it any more. Stores to scratchpads stay: their
-content outlives the bundle.
+content outlives the bundle, unless the bundle says that it does not (`sharing`).
 
 Example: add, exp and sum of one tensor are three steps; scheduled they are one, and neither the sum
 of the two inputs nor its exponential is ever written to memory.
@@ -134,17 +134,19 @@ class _Program:
         return True
 
     def _dead_stores(self, at: int) -> set[int]:
-        """Operands of a step that lie in the pool and are never read again."""
+        """Operands of a step that nobody needs after the bundle, and that are never read again."""
         node = self._entries[at]
         assert isinstance(node, _Node)
         return {
             access.operand
             for access in node.touches
-            if access.writes
-            and access.region.space == Space.ARGUMENT
-            and access.region.argument == self._pool
-            and not self._is_read_later(at, access)
+            if access.writes and self._is_temporary(access) and not self._is_read_later(at, access)
         }
+
+    def _is_temporary(self, access: Access) -> bool:
+        region = access.region
+        in_pool = region.space == Space.ARGUMENT and region.argument == self._pool
+        return in_pool or region.space == Space.SHARED
 
     def _is_read_later(self, at: int, store: Access) -> bool:
         node = self._entries[at]

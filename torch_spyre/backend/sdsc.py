@@ -50,6 +50,13 @@ class Tensor:
     gaps: tuple[tuple[str, int], ...]
     indirection: str
     placement: Placement | None = None
+    shared: bool = False
+    """In LX, but all cores' slices are kept in one piece, as in memory: see `sharing`."""
+
+    @property
+    def is_local(self) -> bool:
+        """A core has its own slice only, in its scratchpad."""
+        return self.in_lx and not self.shared
 
     def scale(self, dim: str) -> int:
         """1, -1 or -2; a dimension that the tensor does not have counts as -1."""
@@ -167,7 +174,7 @@ class Sdsc:
 
     def local_size(self, tensor: Tensor, dim: str) -> int:
         """Iterated indices of the dimension in one storage: LX holds a core's slice only."""
-        return self.slice_size(dim) if tensor.in_lx else self.size(dim)
+        return self.slice_size(dim) if tensor.is_local else self.size(dim)
 
     def axes(self, tensor: Tensor) -> dict[str, Axis]:
         """The device axes of a tensor by dimension, nearest to the stick first."""
@@ -198,7 +205,7 @@ class Sdsc:
 
     def slice_offset(self, tensor: Tensor, core: int, skip: str = "") -> int:
         """Bytes from where core (0, 0, ...) begins to where this core begins."""
-        if tensor.in_lx:
+        if tensor.is_local:
             return 0
         offset = 0
         for dim, axis in self.axes(tensor).items():

@@ -39,6 +39,8 @@ class Space(IntEnum):
     DEVICE = 0
     ARGUMENT = 1
     LX = 2
+    SHARED = 3
+    """What scratchpads hold, in one piece."""
 
 
 class Form(IntEnum):

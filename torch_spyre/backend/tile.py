@@ -166,7 +166,7 @@ class _Space:
         for core in range(sdsc.cores):
             limit = own
             if tensor.gap(self.stick) < 0:
-                before = 0 if tensor.in_lx else sdsc.slice(core, self.stick) * own
+                before = 0 if tensor.is_local else sdsc.slice(core, self.stick) * own
                 limit = max(0, min(own, entries - before))
             groups = self.extents[core][self.dims.index(self.stick)]
             limited |= limit < groups * (self.lanes // tensor.per_stick)

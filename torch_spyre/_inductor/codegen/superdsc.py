@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -31,6 +31,7 @@ from torch_spyre._inductor.codegen.loops import loop_strides
 from torch_spyre._inductor.codegen.relayout import relayout_accesses, relayout_fields
 from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
 from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre.core_views import CoreView, Share, core_view
 
 SEGMENT_BITS = 34
 MASK_VALUE = "samv-maskvalue"
@@ -135,6 +136,28 @@ class Frame:
                 start &= (1 << SEGMENT_BITS) - 1
             result.append([Address(base, start + offset, advance) for offset in offsets])
         return result
+
+    @cached_property
+    def views(self) -> tuple[CoreView | None, ...]:
+        """For each tensor which part each core has, or None where that is not a plain share of all
+        of it: a view, a gathered or padded axis, a copy between layouts."""
+        plan = self.plan
+        if plan.kind in ("restickify", "topk") or plan.op.op == "relayout" or plan.indices:
+            return (None,) * len(plan.tensors)
+        return tuple(_core_view(plan, tensor, self.slices) for tensor in plan.tensors)
+
+
+def _core_view(plan: _Plan, tensor: _Tensor, slices: SharedDict) -> CoreView | None:
+    if _gaps(plan, tensor):
+        return None
+    shares = []
+    for axis in tensor.access.axes:
+        dim = plan.by_symbol[axis.symbol]
+        if axis.first or axis.gathered or axis.size % dim.slices:
+            return None
+        slots = tuple([mine[dim.label] for mine in slices.values()])
+        shares.append(Share(axis.size, axis.size // dim.slices, slots))
+    return core_view(len(slices), shares)
 
 
 def content_key(op: OpSpec, k_fast: bool, loop_counts: Sequence[int]) -> tuple[Any, ...]:

@@ -56,7 +56,15 @@ class LifetimeBoundBuffer:
     """Later uses that write all of it anew: what it held before is not needed any more."""
     kept: bool = False
     """Its content must be in device memory at the end: an output."""
+    traffic: int | None = None
+    """Bytes that a use moves between memory and all cores; None for as many as its size."""
+    whole_only: bool = False
+    """It cannot be copied: it stays for all of its life, or not at all."""
     stays: tuple[Stay, ...] = ()
+
+    @property
+    def bytes_per_use(self) -> int:
+        return self.size if self.traffic is None else self.traffic
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uses", tuple(self.uses))
@@ -105,7 +113,7 @@ def _memory_bytes(buffer: LifetimeBoundBuffer) -> int:
         moved += len(loads)
         if not is_input and life[0] in inside:  # written there: others need it in memory
             moved += bool(kept or loads or len(inside) < len(life))
-    return moved * buffer.size
+    return moved * buffer.bytes_per_use
 
 
 def whole(buffer: LifetimeBoundBuffer, address: int) -> LifetimeBoundBuffer:

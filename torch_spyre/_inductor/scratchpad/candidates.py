@@ -56,10 +56,10 @@ def candidates_of(
         for number, life in enumerate(lives):
             is_input = buffer.first_use_is_read and number == 0
             kept = buffer.kept and number == len(lives) - 1
-            for i, j in _runs(life, evict):
+            for i, j in _runs(life, evict and not buffer.whole_only):
                 saved = _saved(len(life), i, j, is_input, kept)
                 if saved > 0:
-                    worth = saved * buffer.size
+                    worth = saved * buffer.bytes_per_use
                     run = (at, number, life[i], life[j], buffer.size, worth)
                     found.append(Candidate(len(found), *run))
     return _with_parents(buffers, found)

@@ -158,6 +158,8 @@ class _Placing:
             if (c.buffer, c.life) in self._lives:
                 continue
             uses = buffers[c.buffer].uses
+            if buffers[c.buffer].whole_only:
+                continue
             if self._move(c, uses[bisect_left(uses, c.first) + 1 :]):
                 self._lives[(c.buffer, c.life)] = [c]
                 self.value += c.value

@@ -13,19 +13,21 @@ namespace spyre::card {
 
 Scratchpads::Scratchpads(int cores, size_t bytes_each) : bytes_(cores * bytes_each) {
   if (bytes_ == 0) return;
-  space_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const size_t all = (1 + SHARED_FACTOR) * bytes_;
+  space_ = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
   if (space_ == MAP_FAILED) {
-    throw std::runtime_error("the host gives no " + human_size(bytes_) +
+    throw std::runtime_error("the host gives no " + human_size(all) +
                              " of address space for scratchpads (" + std::strerror(errno) + ")");
   }
+  shared_ = static_cast<std::byte*>(space_) + bytes_;
   for (int core = 0; core < cores; core++) {
     by_core_.push_back(static_cast<std::byte*>(space_) + core * bytes_each);
   }
 }
 
 Scratchpads::~Scratchpads() {
-  if (!by_core_.empty()) munmap(space_, bytes_);
+  if (!by_core_.empty()) munmap(space_, (1 + SHARED_FACTOR) * bytes_);
 }
 
 Card::Card(int index, const Hardware& hardware, size_t memory_bytes)

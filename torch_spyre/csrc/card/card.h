@@ -45,9 +45,14 @@ class Scratchpads {
   Scratchpads& operator=(const Scratchpads&) = delete;
 
   std::span<std::byte* const> by_core() const { return by_core_; }
+  // Room for what they hold, in one piece (Space::SHARED). Larger than all of them, so that places
+  // need not be given away at once.
+  std::byte* shared() const { return static_cast<std::byte*>(shared_); }
+  static constexpr size_t SHARED_FACTOR = 16;
 
  private:
   void* space_ = nullptr;
+  void* shared_ = nullptr;
   size_t bytes_ = 0;
   std::vector<std::byte*> by_core_;
 };

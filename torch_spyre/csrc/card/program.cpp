@@ -341,7 +341,8 @@ void run_program(const ParsedProgram& program, std::span<const Address> argument
                      .pool = environment.pool,
                      .numerics = environment.numerics,
                      .lx = environment.lx,
-                     .loop_index = {}};
+                     .loop_index = {},
+                     .shared = environment.shared};
   std::vector<int64_t> loop_index;
   loop_index.reserve(kMaxLoops);
   Totals totals;

@@ -88,6 +88,7 @@ struct RunEnvironment {
   std::span<std::byte* const> lx;    // scratchpads by core
   Counters* counters = nullptr;      // where to count what steps do, or nowhere
   StepObserver* observer = nullptr;  // who is told of steps, or nobody
+  std::byte* shared = nullptr;       // what scratchpads hold, in one piece
 };
 
 // Runs a program to its end, on the calling thread and the pool. `arguments` are the device

@@ -4,7 +4,7 @@ namespace spyre::card {
 
 OperandAddress parse_address(WordReader& reader, const StepHead& head) {
   OperandAddress address;
-  address.space = static_cast<Space>(reader.next(0, 2, "the space of an address"));
+  address.space = static_cast<Space>(reader.next(0, 3, "the space of an address"));
   const int64_t most = address.space == Space::ARGUMENT ? INT32_MAX : 0;
   address.argument = static_cast<int>(reader.next(0, most, "the argument of an address"));
   address.offsets = reader.list(head.cores);
@@ -28,6 +28,9 @@ std::byte* resolve(const OperandAddress& address, int core, const RunContext& co
       }
       return context.memory.host(context.arguments[address.argument]) + offset;
     }
+    case Space::SHARED:
+      if (context.shared == nullptr) throw ProgramError("the card has no scratchpads");
+      return context.shared + offset;
     case Space::LX:
       break;
   }

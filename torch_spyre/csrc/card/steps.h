@@ -70,7 +70,9 @@ struct StepHead {
   double device_us = 0;
 };
 
-enum class Space : int8_t { DEVICE = 0, ARGUMENT = 1, LX = 2 };
+// LX is each core's own scratchpad. SHARED is what scratchpads hold, in one piece as a tensor in
+// memory is: programs whose scratchpads nobody looks into run so, with steps joined across cores.
+enum class Space : int8_t { DEVICE = 0, ARGUMENT = 1, LX = 2, SHARED = 3 };
 
 struct OperandAddress {
   Space space = Space::DEVICE;
@@ -87,6 +89,7 @@ struct RunContext {
   Numerics numerics = Numerics::DLFLOAT16;
   std::span<std::byte* const> lx;       // scratchpads by core
   std::span<const int64_t> loop_index;  // of the loops around the step, outermost first
+  std::byte* shared = nullptr;          // what scratchpads hold, in one piece
 };
 
 OperandAddress parse_address(WordReader& reader, const StepHead& head);

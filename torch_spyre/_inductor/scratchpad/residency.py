@@ -1,0 +1,318 @@
+"""The pass that decides what stays in the scratchpads of a kernel.
+
+In: operations in order, divided over cores, and which buffers are arguments. Out: operations (with
+copies into scratchpads and out of them, where they pay), their OpSpecs, and the address of each
+buffer that stays. The time of the planner is the number of an operation.
+
+A core reads its own scratchpad only, so what stays must be divided in the same way by all who use
+it (`core_views`). Those who divide it otherwise read it in memory: then it is in both.
+
+    written in LX by its operation, read there          an intermediate
+    ... and copied out behind that                      a result, or others want it in memory too
+    copied in before its first reader                   an input, or something that was evicted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from torch_spyre._inductor import config
+from torch_spyre._inductor.codegen.access import InvalidOpSpec, kind_of
+from torch_spyre._inductor.codegen.superdsc import frame_of
+from torch_spyre._inductor.graph import Access, Buffer, Operation, Origin
+from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre._inductor.scratchpad import plan_layout
+from torch_spyre._inductor.scratchpad.buffers import (
+    LifetimeBoundBuffer,
+    Stay,
+    budget,
+    check_layout,
+)
+from torch_spyre._inductor.specs import buffers_of
+from torch_spyre.core_views import CoreView
+
+DOCUMENTED_OPS = ("max", "amax", "sum", "exp", "sub", "mul", "mean", "add", "rsqrt")
+"""ATen operations whose results the documented planner keeps."""
+
+
+class Residency(NamedTuple):
+    operations: list[Operation]
+    specs: list[OpSpec]
+    lx: dict[Buffer, int]
+    """Addresses of buffers that are in the scratchpads."""
+
+
+def plan(
+    operations: Sequence[Operation], specs: Sequence[OpSpec], arguments: Collection[Buffer]
+) -> Residency:
+    """Choose what stays, and rewrite the operations."""
+    groups = _groups(operations, specs, arguments)
+    limit = budget(config.lx_reserved)
+    buffers = [group.bounds(str(number)) for number, group in enumerate(groups)]
+    if config.lx_in_place:
+        buffers = _with_parents(buffers, groups, operations, specs)
+    planned = plan_layout(buffers, config.layout_solver, limit)
+    if config.validate:
+        check_layout(planned, limit)
+    writer = _Writer(operations, specs)
+    for group, buffer in zip(groups, planned):
+        writer.add(group, buffer.stays)
+    return writer.finish()
+
+
+# ---- 1. What could stay --------------------------------------------------------------------------
+
+
+class Use(NamedTuple):
+    time: int
+    number: int
+    """Of the tensor in its operation."""
+
+
+@dataclass
+class Group:
+    """Uses of a buffer that divide it in the same way."""
+
+    buffer: Buffer
+    view: CoreView
+    uses: list[Use] = field(default_factory=list)
+    written: bool = False
+    """The first use writes it."""
+    in_memory: bool = False
+    """Somebody else needs it in memory."""
+    copy: OpSpec | None = None
+    """An operation that copies it with the same division; None if there is none."""
+
+    @property
+    def times(self) -> tuple[int, ...]:
+        return tuple(sorted({use.time for use in self.uses}))
+
+    def bounds(self, name: str) -> LifetimeBoundBuffer:
+        return LifetimeBoundBuffer(
+            name,
+            self.view.own_bytes,
+            self.times,
+            first_use_is_read=not self.written,
+            kept=self.in_memory,
+            traffic=self.view.all_bytes,
+            whole_only=self.copy is None or not config.lx_boundary_clones,
+        )
+
+
+def _groups(
+    operations: Sequence[Operation], specs: Sequence[OpSpec], arguments: Collection[Buffer]
+) -> list[Group]:
+    reads: dict[Buffer, list[Use]] = {}
+    writes: dict[Buffer, list[Use]] = {}
+    for time, op in enumerate(operations):
+        *inputs, output = buffers_of(op)
+        for number, buffer in enumerate(inputs):
+            reads.setdefault(buffer, []).append(Use(time, number))
+        writes.setdefault(output, []).append(Use(time, len(inputs)))
+    views = [frame_of(spec, config.k_fast_emission).views for spec in specs]
+    groups: list[Group] = []
+    for buffer in {**reads, **writes}:
+        if buffer.is_constant or len(writes.get(buffer, ())) > 1:
+            continue
+        readers, writer = reads.get(buffer, []), next(iter(writes.get(buffer, ())), None)
+        if not readers or (writer is not None and readers[0].time <= writer.time):
+            continue
+        found: dict[CoreView, Group] = {}
+        own = _written_view(operations, specs, views, writer)
+        if writer is not None and own is not None:
+            found[own] = Group(buffer, own, [writer], written=True)
+        for use in readers:
+            view = views[use.time][use.number]
+            if view is not None:
+                found.setdefault(view, Group(buffer, view)).uses.append(use)
+        for group in found.values():
+            others = len(readers) + group.written > len(group.uses)
+            group.in_memory = buffer in arguments or others
+            if len(group.times) > 1 and _is_allowed(group, specs):
+                groups.append(group)
+    return groups
+
+
+def _written_view(
+    operations: Sequence[Operation],
+    specs: Sequence[OpSpec],
+    views: Sequence[tuple[CoreView | None, ...]],
+    writer: Use | None,
+) -> CoreView | None:
+    """The view of a result, if it may be written to scratchpads."""
+    if writer is None:
+        return None
+    op, spec = operations[writer.time], specs[writer.time]
+    kept = {s for c in spec.args[-1].device_coordinates for s in c.free_symbols}
+    if any(n > 1 for s, (_, n) in spec.iteration_space.items() if s not in kept):
+        return None  # one core of several has the sum
+    if config.lx_residents == "reductions" and not op.reduced:
+        return None
+    if not config.allow_all_ops_in_lx_planning:
+        name = op.origin.aten.split(".")[1] if op.origin.aten.count(".") else op.opfunc
+        if {name, op.opfunc}.isdisjoint(DOCUMENTED_OPS):
+            return None
+    return views[writer.time][writer.number]
+
+
+def _is_allowed(group: Group, specs: Sequence[OpSpec]) -> bool:
+    """Whether it may stay, and whether copies can bring it in or out."""
+    group.copy = next(
+        (copy for use in group.uses if (copy := _copy_spec(specs[use.time], use.number, group))),
+        None,
+    )
+    needs_copy = not group.written or group.in_memory
+    return not needs_copy or (group.copy is not None and config.lx_boundary_clones)
+
+
+def _copy_spec(spec: OpSpec, number: int, group: Group) -> OpSpec | None:
+    """An identity over what a user walks over, divided as the user divides it."""
+    arg = spec.args[number]
+    if arg.element_arrangement != "STANDARD":
+        return None
+    used = {s for c in arg.device_coordinates for s in c.free_symbols}
+    space = {s: n for s, n in spec.iteration_space.items() if s in used}
+    args = [replace(arg, is_input=True), replace(arg, is_input=False)]
+    copy = OpSpec("identity", False, space, args)
+    try:
+        views = frame_of(copy, config.k_fast_emission).views
+    except InvalidOpSpec:
+        return None
+    return copy if views == (group.view, group.view) else None
+
+
+def _with_parents(
+    buffers: list[LifetimeBoundBuffer],
+    groups: Sequence[Group],
+    operations: Sequence[Operation],
+    specs: Sequence[OpSpec],
+) -> list[LifetimeBoundBuffer]:
+    """Results that may take the place of an operand: element by element, nobody else needs it."""
+    ends: dict[int, list[int]] = {}
+    for number, group in enumerate(groups):
+        ends.setdefault(group.times[-1], []).append(number)
+    result = []
+    for buffer, group in zip(buffers, groups):
+        parents = []
+        time = group.times[0]
+        if group.written and kind_of(specs[time]) == "pointwise":
+            out = specs[time].args[-1]
+            for number in ends.get(time, ()):
+                parent = groups[number]
+                same = all(
+                    (a := specs[time].args[use.number]).device_coordinates == out.device_coordinates
+                    and a.device_size == out.device_size
+                    and a.device_dtype == out.device_dtype
+                    for use in parent.uses
+                    if use.time == time
+                )
+                if same and parent is not group and parent.view == group.view:
+                    parents.append(buffers[number].name)
+        result.append(replace(buffer, in_place_parents=tuple(parents)))
+    return result
+
+
+# ---- 2. Operations and copies --------------------------------------------------------------------
+
+
+class _Writer:
+    """Puts buffers in scratchpads into the operations that use them."""
+
+    def __init__(self, operations: Sequence[Operation], specs: Sequence[OpSpec]) -> None:
+        self.operations = list(operations)
+        self.specs = list(specs)
+        self.lx: dict[Buffer, int] = {}
+        self.before: dict[int, list[tuple[Operation, OpSpec]]] = {}
+        self.after: dict[int, list[tuple[Operation, OpSpec]]] = {}
+        self.count = 0
+
+    def add(self, group: Group, stays: Sequence[Stay]) -> None:
+        if not stays:
+            return
+        whole = len(stays) == 1 and (stays[0].first, stays[0].last) == (
+            group.times[0],
+            group.times[-1],
+        )
+        if whole and group.written and not group.in_memory:
+            self.lx[group.buffer] = stays[0].address  # nobody knows it from elsewhere
+            return
+        covered = {t for t in group.times for s in stays if s.first <= t <= s.last}
+        loads = any(not s.moved and s.first > group.times[0] for s in stays)
+        stored = group.in_memory or loads or len(covered) < len(group.times)
+        previous: Buffer | None = None
+        for stay in stays:
+            inside = self._resident(group, stay)
+            for use in group.uses:
+                # A buffer moves before the operation at which its next stay begins.
+                ends = stay.last == use.time and any(
+                    s.moved and s.first == use.time for s in stays if s is not stay
+                )
+                if stay.first <= use.time <= stay.last and not ends:
+                    self._put(use, inside)
+            first = group.times[0]
+            if group.written and stay.first == first:
+                if stored:
+                    self._copy(self.after, first, group, inside, group.buffer, "stored")
+            elif stay.moved:
+                assert previous is not None
+                self._copy(self.before, stay.first, group, previous, inside, "moved")
+            else:
+                self._copy(self.before, stay.first, group, group.buffer, inside, "loaded")
+            previous = inside
+
+    def _resident(self, group: Group, stay: Stay) -> Buffer:
+        self.count += 1
+        source = group.buffer
+        inside = replace(
+            source, name=f"{source.name}_lx{self.count}", written=True, static=False, hoisted=None
+        )
+        self.lx[inside] = stay.address
+        return inside
+
+    def _put(self, use: Use, inside: Buffer) -> None:
+        op = self.operations[use.time]
+        op = replace(op, inputs=list(op.inputs))
+        if use.number == len(op.inputs) + len(op.gather):
+            op.output = Access(inside, op.output.index)
+        else:
+            op.inputs[use.number] = Access(inside, op.inputs[use.number].index)
+        self.operations[use.time] = op
+
+    def _copy(
+        self,
+        where: dict[int, list[tuple[Operation, OpSpec]]],
+        time: int,
+        group: Group,
+        source: Buffer,
+        target: Buffer,
+        how: str,
+    ) -> None:
+        assert group.copy is not None
+        use = group.uses[0]
+        op = self.operations[use.time]
+        accesses = [*op.inputs, *op.gather.values(), op.output]
+        index = accesses[use.number].index
+        ranges = {v: n for v, n in op.ranges.items() if v in index.free_symbols}
+        origin: Origin = self.operations[time].origin
+        reason = f"{how}: {target.name if how == 'loaded' else source.name} in the scratchpads"
+        copy = Operation(
+            "identity", "copy", ranges, (), [Access(source, index)], Access(target, index), {},
+            origin, reason=reason,
+        )  # fmt: skip
+        where.setdefault(time, []).append((copy, group.copy))
+
+    def finish(self) -> Residency:
+        operations: list[Operation] = []
+        specs: list[OpSpec] = []
+        for time, (op, spec) in enumerate(zip(self.operations, self.specs)):
+            for copy in self.before.get(time, ()):
+                operations.append(copy[0])
+                specs.append(copy[1])
+            operations.append(op)
+            specs.append(spec)
+            for copy in self.after.get(time, ()):
+                operations.append(copy[0])
+                specs.append(copy[1])
+        return Residency(operations, specs, self.lx)

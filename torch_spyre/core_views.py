@@ -1,0 +1,67 @@
+"""Which part of a tensor each core has: the same for all operations that share a scratchpad.
+
+In: for each device axis of a tensor, innermost first, its entries, those of one core, and for each
+core which share it has. Out: a CoreView in which axes that lie behind one another are one, so that
+two operations that walk over the same parts in other dimensions have equal views. What one of them
+leaves in the scratchpads is then what the other one finds.
+
+Example: 1024 rows over 4 cores, and 8 batches of 128 rows over 4 cores by batch, are the same view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch_spyre.constants import BYTES_IN_STICK
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of one axis."""
+
+    entries: int
+    own: int
+    """Entries of one core."""
+    slots: tuple[int, ...]
+    """For each core the number of its share."""
+
+
+@dataclass(frozen=True)
+class CoreView:
+    cores: int
+    shares: tuple[Share, ...]
+    """Innermost first. Axes of one entry do not count."""
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes that a core has."""
+        size = BYTES_IN_STICK
+        for share in self.shares:
+            size *= share.own
+        return size
+
+    @property
+    def all_bytes(self) -> int:
+        size = BYTES_IN_STICK
+        for share in self.shares:
+            size *= share.entries
+        return size
+
+
+def core_view(cores: int, axes: Iterable[Share]) -> CoreView:
+    """The view of axes, innermost first."""
+    merged: list[Share] = []
+    for axis in axes:
+        if axis.entries == 1:
+            continue
+        last = merged[-1] if merged else None
+        if last is not None and last.own == last.entries:
+            merged[-1] = Share(last.entries * axis.entries, last.own * axis.own, axis.slots)
+        elif last is not None and axis.own == 1:
+            ratio = last.entries // last.own
+            slots = tuple(o * ratio + i for o, i in zip(axis.slots, last.slots))
+            merged[-1] = Share(last.entries * axis.entries, last.own, slots)
+        else:
+            merged.append(axis)
+    return CoreView(cores, tuple(merged))
