@@ -169,6 +169,7 @@ struct Rig {
     run_program(*parse_program({kProgramSegment, program_of(steps)}), arguments,
                 {memory, pool, numerics, lx.by_core()});
   }
+  // Interpreted.
   void run_with(const TileSpec& spec, Simd simd) {
     const Words payload = tile_words(spec);
     StepHead head{.kind = 1, .cores = spec.cores(), .loops = 0, .name = "tile", .device_us = 0};

@@ -701,6 +701,9 @@ void check_step(Rig& rig, const TileSpec& spec, const std::vector<size_t>& sizes
       CHECK(contents(rig, sizes) == expected);
     }
   }
+  restore(rig, sizes, before);
+  rig.run({tile_step(spec)});  // as machine code, where the processor has AVX-512
+  CHECK(contents(rig, sizes) == expected);
 }
 
 // Random steps. Each operand has memory of its own with its dimensions in a random order; loads
@@ -1180,8 +1183,8 @@ TEST(malformed_tile_programs_are_refused_with_the_reason) {
   refused("cannot have the format SENINT4",
           [](TileSpec& s) { s.operands[0].format = DataFormat::SENINT4; });
   refused("a limit is -2", [](TileSpec& s) { s.operands[0].limits = {0, -2}; });
-  refused("the space of an address is 3",
-          [](TileSpec& s) { s.operands[0].space = static_cast<Space>(3); });
+  refused("the space of an address is 4",
+          [](TileSpec& s) { s.operands[0].space = static_cast<Space>(4); });
   refused("the form of an operand is 6",
           [](TileSpec& s) { s.operands[0].form = static_cast<OperandForm>(6); });
   refused("no opcode 53", [](TileSpec& s) { s.body.push_back({53, 0, 0, 0}); });

@@ -26,6 +26,7 @@ struct Settings {
   card::Numerics numerics = card::Numerics::DLFLOAT16;
   bool launch_blocking = false;
   bool sanitize = false;
+  bool translate = true;
   bool downcast_warning = true;
   bool fallback_warning = true;
 };

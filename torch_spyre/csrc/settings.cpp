@@ -119,6 +119,7 @@ Settings read_settings() {
   }
   s.launch_blocking = env_flag("SPYRE_LAUNCH_BLOCKING", false);
   s.sanitize = env_flag("SPYRE_SANITIZE", false);
+  s.translate = env_flag("SPYRE_TRANSLATE", true);
   s.downcast_warning = env_flag("TORCH_SPYRE_DOWNCAST_WARN", true);
   s.fallback_warning = env_flag("SPYRE_FALLBACK_WARN", true);
   return s;

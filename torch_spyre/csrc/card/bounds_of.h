@@ -25,11 +25,11 @@ inline Bounds quotient_of(const Bounds& a, const Bounds& b) {
 // Functions whose results get out of range with e^-|x| or e^|x|.
 constexpr float kMostExponent = 20.0f;
 
-// |x| times a factor that falls from 1/2 to `at_most` between 0 and `limit`: first it grows, then
-// it falls.
-inline Bounds gated(const Bounds& x, float limit, float at_most) {
+// x times a factor that is `near` at least for |x| up to 1, and falls for negative x: there the
+// result is not smaller than at the most negative x, and `far` is a bound for that.
+inline Bounds gated(const Bounds& x, float limit, float near, float far) {
   if (!(x.most <= limit)) return {};
-  return {std::min(x.least * 0.1f, limit * at_most), x.most, x.zeros, false};
+  return {x.most <= 1.0f ? x.least * near : std::min(x.least * near, far), x.most, x.zeros, false};
 }
 
 // Of the result of an instruction with these inputs; immediates are inputs as well. Opcodes that
@@ -70,10 +70,10 @@ inline Bounds gated(const Bounds& x, float limit, float at_most) {
       if (!(a.most <= 0x1p32f)) return {};
       return {std::min(a.least, 1.0f) * 0.75f, 1.0f, a.zeros, false};
     case SHORT_SILU:
-      return gated(a, 16.0f, 1.1e-7f);  // sigmoid(-16)
+      return gated(a, 16.0f, 0.2f, 0.5f * a.most * std::exp(-a.most));
     case SHORT_GELU_ERF:
     case SHORT_GELU_TANH:
-      return gated(a, 5.5f, 1.0e-9f);  // below both forms at -5.5
+      return gated(a, 5.5f, 0.15f, 0.02f * std::exp(-0.5f * a.most * a.most));  // of both forms
     default:
       return {};
   }

@@ -27,14 +27,6 @@ SPYRE_SIMD_INLINE F32x8 with_sign_of(const F32x8& magnitude, const F32x8& sign) 
   return bits<F32x8>(bits<I32x8>(magnitude) | (bits<I32x8>(sign) & INT32_MIN));
 }
 
-// Where the polynomials do not reach: one lane after another with the C library.
-template <class Function>
-SPYRE_SIMD_INLINE F32x8 lane_by_lane(const F32x8& x, Function function) {
-  F32x8 result;
-  for (int i = 0; i < 8; ++i) result[i] = function(x[i]);
-  return result;
-}
-
 // coefficients from the highest power on
 template <class... Rest>
 SPYRE_SIMD_INLINE F32x8 polynomial(const F32x8& x, float highest, Rest... rest) {
@@ -84,7 +76,7 @@ SPYRE_SIMD_INLINE F32x8 log(const F32x8& x) {
   constexpr uint32_t kSqrtHalf = 0x3f3504f3;
   const I32x8 e = bits<I32x8>(scaled - kSqrtHalf) >> 23;
   const F32x8 f = bits<F32x8>(scaled - (bits<U32x8>(e) << 23)) - 1.0f;
-  const F32x8 exponent = __builtin_convertvector(e + (small & -23), F32x8);
+  const F32x8 exponent = to_float(e + (small & -23));
   const F32x8 z = f * f;
   F32x8 y = polynomial(f, 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f,
                        1.4249322787e-1f, -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f,
@@ -151,14 +143,16 @@ SPYRE_SIMD_INLINE F32x8 normal_cdf(const F32x8& any) {
 // ---- For results of 16 bits: relative errors below 2^-19, a five-hundredth of half a unit of
 // DLFloat16. Polynomials are minimax fits of the relative error.
 
-// At the limits 2^n is zero and infinity.
+// At the limits 2^n is zero and infinity. A sum with 1.5 * 2^23 is a whole number in its lowest
+// bits.
 SPYRE_SIMD_INLINE F32x8 short_exp(const F32x8& any) {
   const F32x8 x = min(splat(88.8f), max(splat(-88.0f), any));
-  const F32x8 n = round_even(x * 1.44269504088896341f);
+  const F32x8 shifted = fma(x, splat(1.44269504088896341f), splat(0x1.8p23f));
+  const F32x8 n = shifted - splat(0x1.8p23f);
   const F32x8 rest = fma(n, splat(-0.693147180559945309f), x);
   const F32x8 p = polynomial(rest, 8.29765014e-3f, 4.19154204e-2f, 1.66675746e-1f, 4.99988943e-1f,
                              0.999999702f, 1.00000012f);
-  return p * power_of_two(to_int(n));
+  return p * power_of_two(bits<I32x8>(shifted));
 }
 
 SPYRE_SIMD_INLINE F32x8 short_tanh(const F32x8& x) {
@@ -198,6 +192,16 @@ SPYRE_SIMD_INLINE F32x8 sine(const F32x8& x, int quarter) {
   return bits<F32x8>(bits<I32x8>(result) ^ ((turns & 2) << 30));
 }
 
+#if !defined(SPYRE_SIMD_RECORDED)
+
+// Where the polynomials do not reach: one lane after another with the C library.
+template <class Function>
+SPYRE_SIMD_INLINE F32x8 lane_by_lane(const F32x8& x, Function function) {
+  F32x8 result;
+  for (int i = 0; i < 8; ++i) result[i] = function(x[i]);
+  return result;
+}
+
 constexpr float kLargeAngle = 1e5f;
 
 SPYRE_SIMD_INLINE F32x8 sin(const F32x8& x) {
@@ -227,6 +231,8 @@ SPYRE_SIMD_INLINE F32x8 pow(const F32x8& x, const F32x8& y) {
   }
   return result;
 }
+
+#endif
 
 }  // namespace
 }  // namespace spyre::card::SPYRE_SIMD_NAMESPACE

@@ -67,6 +67,7 @@ struct MatmulStep {
   TileStep epilogue;                          // its operands are `results`
   std::vector<TileInstruction> shared_loads;  // that give the same in all rows of an entry
   std::vector<TileInstruction> instructions;  // all others
+  std::shared_ptr<const TileCode> code;       // those as machine code, or nothing
 
   const MatmulOperand& out() const { return results[0]; }
   bool has_epilogue() const { return !instructions.empty() || !shared_loads.empty(); }

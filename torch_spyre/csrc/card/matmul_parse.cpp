@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "matmul.h"
+#include "tile_code.h"
 
 namespace spyre::card {
 namespace {
@@ -211,6 +212,7 @@ void parse_epilogue(WordReader& reader, MatmulStep& step) {
     }
   }
   split_shared_loads(step);
+  step.code = TileCode::translate(step.epilogue, step.instructions, {}, {});
 }
 
 // ---- The step ---------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ MatmulResults::MatmulResults(const MatmulStep& step, const StepHead& head,
       pack_(packer(step.out().format, context.numerics, convert_table(simd))),
       is_dlfloat16_(is_dlfloat16(step.out().format, context.numerics)),
       encode_(matmul_kernels(simd).encode_dlfloat16),
-      machine_{step.epilogue, context, tile_table(simd), convert_table(simd), {}} {
+      machine_{step.epilogue,       context, tile_table(simd),
+               convert_table(simd), {},      context.translates} {
   for (const MatmulOperand& operand : step.results) {
     operands_.emplace_back(operand, head, context);
     machine_.bases.push_back(operands_.back().first());
@@ -107,7 +108,7 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
       view.lanes = groups * lanes_;
       space.registers[0] = reinterpret_cast<uint32_t*>(sums);
       space.bounds[0] = {};
-      run_instructions(step_.instructions, view, space);
+      run_instructions(step_.code, step_.instructions, view, space);
       sums += view.lanes;
       count = groups = 0;
     };
@@ -115,7 +116,7 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
     for_each_piece(list, range, [&](const Piece& piece) {
       last = piece.entry;
       for (int64_t row = 0; row < piece.count;) {
-        Run& run = space.runs[count];
+        TileRun& run = space.runs[count];
         run.count = std::min(most - groups, piece.count - row);
         run.stick = 0;
         place(product, piece, row, range.stick + s, run);
@@ -131,7 +132,7 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
 
 // Where the operands are in a row of a piece, from the bases of the machine.
 void MatmulResults::place(const MatmulStep::Product& product, const Piece& piece, int64_t row,
-                          int64_t stick, Run& run) const {
+                          int64_t stick, TileRun& run) const {
   const MatmulStep::Place* places = product.results.data() + piece.entry * operands_.size();
   for (size_t i = 0; i < operands_.size(); ++i) {
     const MatmulOperand& operand = step_.results[i];

@@ -42,7 +42,7 @@ class MatmulResults {
   void run_epilogue(const MatmulStep::Product& product, const MatmulStep::RowList& list,
                     const Range& range, float* sums) const;
   void place(const MatmulStep::Product& product, const Piece& piece, int64_t row, int64_t stick,
-             Run& run) const;
+             TileRun& run) const;
 
   const MatmulStep& step_;
   const int64_t lanes_;      // of a stick

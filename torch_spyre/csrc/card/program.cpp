@@ -342,7 +342,8 @@ void run_program(const ParsedProgram& program, std::span<const Address> argument
                      .numerics = environment.numerics,
                      .lx = environment.lx,
                      .loop_index = {},
-                     .shared = environment.shared};
+                     .shared = environment.shared,
+                     .translates = environment.translates};
   std::vector<int64_t> loop_index;
   loop_index.reserve(kMaxLoops);
   Totals totals;

@@ -89,6 +89,7 @@ struct RunEnvironment {
   Counters* counters = nullptr;      // where to count what steps do, or nowhere
   StepObserver* observer = nullptr;  // who is told of steps, or nobody
   std::byte* shared = nullptr;       // what scratchpads hold, in one piece
+  bool translates = true;            // tile programs run as machine code where they can
 };
 
 // Runs a program to its end, on the calling thread and the pool. `arguments` are the device

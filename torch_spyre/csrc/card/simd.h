@@ -3,10 +3,15 @@
 // Arithmetic, shifts, comparisons and masks are the operators of GNU vectors, which every compiler
 // we build with lowers to what the target has. This header adds the rest in two forms with the same
 // bits: AVX2 (for files that define SPYRE_SIMD_AVX2 and set the target before they include it) and
-// portable. Each form lives in a namespace of its own, so that one program can hold both.
+// portable. Each form lives in a namespace of its own, so that one program can hold both. A third
+// one (SPYRE_SIMD_RECORDED) computes nothing and writes down what is computed: simd_recorded.h.
 //
 // Example: U16x16 v = load<U16x16>(p); store(q, (v + 1) >> 1);
 #pragma once
+
+#if defined(SPYRE_SIMD_RECORDED)
+#include "simd_recorded.h"
+#else
 
 #include <cstddef>
 #include <cstdint>
@@ -57,12 +62,12 @@ SPYRE_SIMD_INLINE void store(void* to, const V& value) {
 
 // A pair one by one: as a whole it would pass through the stack.
 template <>
-SPYRE_SIMD_INLINE Pair<U32x8> load<Pair<U32x8>>(const void* from) {
+SPYRE_SIMD_INLINE Pair<U32x8> load<Pair<U32x8> >(const void* from) {
   const auto* bytes = static_cast<const std::byte*>(from);
   return {load<U32x8>(bytes), load<U32x8>(bytes + 32)};
 }
 template <>
-SPYRE_SIMD_INLINE void store<Pair<U32x8>>(void* to, const Pair<U32x8>& value) {
+SPYRE_SIMD_INLINE void store<Pair<U32x8> >(void* to, const Pair<U32x8>& value) {
   auto* bytes = static_cast<std::byte*>(to);
   store(bytes, value.first);
   store(bytes + 32, value.second);
@@ -202,6 +207,8 @@ SPYRE_SIMD_INLINE F32x8 round_even(const F32x8& a) {
 }
 // Toward zero; what does not fit, and NaN, is the smallest integer.
 SPYRE_SIMD_INLINE I32x8 to_int(const F32x8& a) { return (I32x8)_mm256_cvttps_epi32((__m256)a); }
+
+SPYRE_SIMD_INLINE F32x8 to_float(const I32x8& a) { return (F32x8)_mm256_cvtepi32_ps((__m256i)a); }
 
 // The smallest and the largest lane.
 SPYRE_SIMD_INLINE uint16_t least_of(const U16x16& a) {
@@ -458,6 +465,7 @@ SPYRE_SIMD_INLINE F32x8 round_even(const F32x8& a) {
   for (int i = 0; i < 8; ++i) result[i] = __builtin_nearbyintf(a[i]);
   return result;
 }
+SPYRE_SIMD_INLINE F32x8 to_float(const I32x8& a) { return __builtin_convertvector(a, F32x8); }
 SPYRE_SIMD_INLINE I32x8 to_int(const F32x8& a) {
   I32x8 result;
   for (int i = 0; i < 8; ++i) {
@@ -546,3 +554,5 @@ SPYRE_SIMD_INLINE Pair<F32x8> swap_order(const Pair<F32x8>& pair) { return pair;
 #endif
 
 }  // namespace spyre::card::SPYRE_SIMD_NAMESPACE
+
+#endif

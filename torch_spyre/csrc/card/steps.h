@@ -90,6 +90,7 @@ struct RunContext {
   std::span<std::byte* const> lx;       // scratchpads by core
   std::span<const int64_t> loop_index;  // of the loops around the step, outermost first
   std::byte* shared = nullptr;          // what scratchpads hold, in one piece
+  bool translates = true;               // tile programs run as machine code where they can
 };
 
 OperandAddress parse_address(WordReader& reader, const StepHead& head);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "tile_code.h"
 #include "tile_machine.h"
 
 namespace spyre::card {
@@ -97,6 +98,12 @@ class Reducer {
         table.fold[static_cast<int>(op)](own_[i]->lanes + first, values, lanes);
       }
     }
+  }
+  // Where machine code adds to the totals of this core.
+  std::vector<TotalsAt> own_totals() const {
+    std::vector<TotalsAt> all;
+    for (Totals* own : own_) all.push_back({own->lanes, own->sums, own->squares});
+    return all;
   }
   // How many values each result of this core has.
   void count(int64_t values) { core_values_ = values; }
@@ -193,7 +200,7 @@ Bench& own_bench() {
 
 // A block of kept points of a team.
 struct Block {
-  std::span<const Run> runs;
+  std::span<const TileRun> runs;
   int64_t groups;
 };
 
@@ -241,28 +248,38 @@ void run_body(const Machine& machine, int core, const Block& block, const TilePh
   const uint32_t* tail =
       step.tails[core].empty() || !step.reduce_lanes ? nullptr : step.tails[core].data();
   const int64_t tile_groups = kTileLanes / step.lanes;
-  const int64_t batch = std::max<int64_t>(1, tile_groups / block.groups);
+  // What it reduces is part of the code, or of what follows it. Code needs no room for a tile: what
+  // lasts has room for all points.
+  const bool folds = phase.code != nullptr && machine.translated &&
+                     (phase.code->reduces() || phase.reductions.empty());
+  const bool all_at_once = folds && phase.code->runs_everywhere(machine);
+  const int64_t batch =
+      std::max<int64_t>(1, all_at_once ? kMaxGroups / static_cast<int64_t>(block.runs.size())
+                                       : tile_groups / block.groups);
   const bool inner_is_stick = walk.kept.back().stick;
   const int64_t kept_lanes = block.groups * step.lanes;
   TileView tile{machine, walk, core, {}, 0, kept_lanes};
   Odometer reduced(walk.reduced, step.operands.size(), false);
   reduced.seek(0);
   LastingBounds lasting(step, space);
+  const std::vector<TotalsAt> totals = folds ? reducer.own_totals() : std::vector<TotalsAt>();
   Part parts[kMaxGroups];
   for (int64_t first = 0; first < walk.reduced_points; first += batch) {
     const int64_t some = std::min(batch, walk.reduced_points - first);
     size_t count = 0;
     for (int64_t r = 0; r < some; r++, reduced.step()) {
       reduced.here(space.points[r]);
-      for (const Run& run : block.runs) parts[count++] = {&run, &space.points[r]};
+      for (const TileRun& run : block.runs) parts[count++] = {&run, &space.points[r]};
     }
     tile.parts = {parts, count};
     tile.lanes = some * kept_lanes;
+    tile.whole_block = all_at_once && some == walk.reduced_points;
     use_rows_at(step, bench, first * kept_lanes, walk.reduced_points * kept_lanes);
     lasting.begin_tile();
-    run_instructions(phase.body, tile, space);
+    const bool folded = folds && phase.code->run(tile, space, totals);
+    if (!folded) run_instructions(folds ? nullptr : phase.code, phase.body, tile, space);
     lasting.end_tile();
-    if (phase.reductions.empty()) continue;
+    if (phase.reductions.empty() || folded) continue;
     if (tail == nullptr) {
       for (int64_t r = 0; r < some; r++) {
         reducer.add(machine.table, space, r * kept_lanes, 0, kept_lanes, nullptr);
@@ -273,7 +290,7 @@ void run_body(const Machine& machine, int core, const Block& block, const TilePh
     int64_t source = 0;
     for (int64_t r = 0; r < some; r++) {
       int64_t target = 0;
-      for (const Run& run : block.runs) {
+      for (const TileRun& run : block.runs) {
         const int64_t groups = inner_is_stick ? 1 : run.count;  // that are alike
         for (int64_t i = 0; i < run.count; i += groups) {
           const int64_t stick = run.stick + space.points[r].stick + (inner_is_stick ? i : 0);
@@ -294,12 +311,14 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
                 Bench& bench, std::vector<Reducer>& reducers) {
   const TileStep& step = machine.step;
   const int leader = team.cores[0];
+  bench.space.operands_known = 0;
   for (size_t i = 0; i < step.phases.size(); i++) {
     const TilePhase& phase = step.phases[i];
     Reducer& reducer = reducers[i];
     reducer.clear(kept.lanes);
     bench.space.use_lanes();
     for (int core : team.cores) {
+      if (team.cores.size() > 1) bench.space.operands_known = 0;
       reducer.begin_core();
       run_body(machine, core, block, phase, bench, reducer);
       reducer.end_core(machine.table, core == leader);
@@ -307,7 +326,11 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
     if (phase.reductions.empty()) continue;
     reducer.write_results(bench.space);
     bench.space.use_results();
-    (step.compact ? run_compact : run_instructions)(phase.epilogue, kept, bench.space);
+    if (step.compact) {
+      run_compact(phase.epilogue, kept, bench.space);
+    } else {
+      run_instructions(phase.epilogue, kept, bench.space);
+    }
     if (!step.compact) continue;  // what follows holds for all lanes only if they are the same
     for (int result : phase.spread) {
       const uint32_t* value = bench.space.results[result];
@@ -341,6 +364,11 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
     const size_t needed = most_groups * row;
     if (bench.rows.size() < needed) bench.rows.resize(needed);
   }
+  const std::shared_ptr<const TileCode>& code = step.phases[0].code;
+  if (!step.reduces() && machine.translated && code != nullptr && !code->has_lasting() &&
+      code->runs_everywhere(machine)) {
+    most_groups = kLongTileLanes / step.lanes;
+  }
   TileView tile{machine, walk, leader, {}, 0, 0};
   Part parts[kMaxGroups];
   Odometer kept(walk.kept, step.operands.size(), true);
@@ -358,7 +386,7 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
     if (step.reduces()) {
       run_phases(machine, team, {{space.runs, count}, groups}, tile, bench, reducers);
     } else {
-      run_instructions(step.phases[0].body, tile, space);
+      run_instructions(code, step.phases[0].body, tile, space);
     }
   }
 }
@@ -388,15 +416,9 @@ std::vector<Task> divide(const TileStep& step, int threads) {
   return tasks;
 }
 
-}  // namespace
-
-void run_tile(const TileStep& step, const StepHead& head, const RunContext& context) {
-  run_tile(step, head, context, best_simd());
-}
-
-void run_tile(const TileStep& step, const StepHead&, const RunContext& context, Simd simd) {
+void run_tile(const TileStep& step, const RunContext& context, Simd simd, bool translated) {
   if (step.elements == 0 && !step.reduces()) return;
-  Machine machine{step, context, tile_table(simd), convert_table(simd), {}};
+  Machine machine{step, context, tile_table(simd), convert_table(simd), {}, translated};
   const int cores = static_cast<int>(step.walk_of.size());
   machine.bases.reserve(cores * step.operands.size());
   for (int core = 0; core < cores; core++) {
@@ -414,6 +436,16 @@ void run_tile(const TileStep& step, const StepHead&, const RunContext& context, 
   } else {
     context.pool.run(static_cast<int>(tasks.size()), run);
   }
+}
+
+}  // namespace
+
+void run_tile(const TileStep& step, const StepHead&, const RunContext& context) {
+  run_tile(step, context, best_simd(), context.translates);
+}
+
+void run_tile(const TileStep& step, const StepHead&, const RunContext& context, Simd simd) {
+  run_tile(step, context, simd, false);
 }
 
 }  // namespace spyre::card

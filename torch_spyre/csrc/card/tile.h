@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <vector>
 
 #include "convert.h"
@@ -19,7 +20,10 @@
 
 namespace spyre::card {
 
+class TileCode;
+
 constexpr int kTileLanes = 1024;
+constexpr int kLongTileLanes = 4096;  // where machine code does without registers in memory
 constexpr int kCompactLanes = 8;
 constexpr int kTileRegisters = 32;
 constexpr int kMaxTileOperands = 32;
@@ -65,6 +69,7 @@ struct TilePhase {
   std::vector<TileReduction> reductions;
   std::vector<TileInstruction> epilogue;
   std::vector<int> spread;  // results of this phase that bodies of later ones read, value by value
+  std::shared_ptr<const TileCode> code;  // the body as machine code, or nothing
 };
 
 // A dimension as it is walked, with the strides of all operands.
@@ -117,7 +122,7 @@ TileStep parse_tile(WordReader& reader, const StepHead& head);
 std::vector<TileInstruction> parse_instructions(WordReader& reader, TileStep& step,
                                                 std::initializer_list<int> defined);
 void run_tile(const TileStep& step, const StepHead& head, const RunContext& context);
-// With a given form of SIMD; for tests.
+// Interpreted, with a given form of SIMD; for tests.
 void run_tile(const TileStep& step, const StepHead& head, const RunContext& context, Simd simd);
 
 }  // namespace spyre::card

@@ -153,7 +153,7 @@ struct TileTable {
   // sum += value, squares += value * value; where the mask has ones (nullptr: everywhere).
   void (*add_moments)(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
                       int64_t lanes);
-  // The same where a group of lanes has one sum; it is kept in four parts, the first lanes of the
+  // The same where a group of lanes has one sum; it is kept in eight parts, the first lanes of the
   // group, until fold_moments adds them.
   void (*add_group_moments)(double* sums, double* squares, const uint32_t* values,
                             const uint32_t* mask, int group, int64_t lanes);

@@ -1,34 +1,21 @@
 // The functions of tile_kernels.h, written once against simd.h and compiled once for each of its
-// forms: elementary functions on 8 lanes, the operations, the loops over tiles, the table.
+// forms that compute: the loops over tiles, the table. What they do to 8 lanes is in
+// tile_operations.inl.
 //
 // Products and sums that shall be fused are written as fma(); the including files switch off the
 // compiler's own contraction, so that both forms have the same bits.
 #include <type_traits>
 
-#include "math_kernels.inl"
 #include "simd.h"
 #include "tile_kernels.h"
+#include "tile_operations.inl"
 
 namespace spyre::card::SPYRE_SIMD_NAMESPACE {
 namespace {
 
 // Internal linkage throughout: an AVX2 instance must never be merged with a portable one.
 
-SPYRE_SIMD_INLINE F32x8 one_where(const I32x8& mask) { return bits<F32x8>(mask & 0x3f800000); }
-
-// NaN of either operand is handed on.
-SPYRE_SIMD_INLINE F32x8 maximum(const F32x8& a, const F32x8& b) {
-  return select(a != a, a, max(a, b));
-}
-SPYRE_SIMD_INLINE F32x8 minimum(const F32x8& a, const F32x8& b) {
-  return select(a != a, a, min(a, b));
-}
-
 // ------------------------------------------------------------------------------------- DLFloat16
-
-constexpr int32_t kFraction = (1 << Dlfloat16::kShift) - 1;  // what the format does not have
-constexpr int32_t kTiny = Dlfloat16::kRebias + (1 << Dlfloat16::kShift);
-constexpr int32_t kLarge = Dlfloat16::kRebias + (Dlfloat16::kInfinity << Dlfloat16::kShift);
 
 // Four vectors are handled together: one test tells whether any lane is special.
 constexpr int64_t kBlock = 32;
@@ -85,18 +72,6 @@ SPYRE_SIMD_INLINE bool is_ordinary(const Block& block, Seen<Rounding::CHECKED>& 
   seen.least = min(seen.least, least);
   const I32x8 small = bits<I32x8>(least < static_cast<uint32_t>(kTiny - 1));
   return __builtin_expect(!any(small | (most >= kLarge - Dlfloat16::kHalfUlp)), 1);
-}
-
-// What encoding to DLFloat16 and decoding gives (dlfloat16.h), for any value.
-SPYRE_SIMD_INLINE F32x8 round_dlf16(const F32x8& value) {
-  const I32x8 all_bits = bits<I32x8>(value);
-  const I32x8 magnitude = all_bits & 0x7fffffff;
-  const I32x8 sign = all_bits ^ magnitude;
-  const I32x8 number = min(magnitude, I32x8{} + 0x7f800000);
-  I32x8 rounded = (number + Dlfloat16::kHalfUlp) & ~kFraction;
-  rounded = max(rounded, I32x8{} + kTiny) & (magnitude >= Dlfloat16::kHalfTiny);
-  rounded = select(rounded >= kLarge, I32x8{} + 0x7f800000, rounded);
-  return bits<F32x8>(rounded | ((magnitude > 0x7f800000) & 0x00400000) | sign);
 }
 
 [[gnu::noinline, gnu::cold]] void round_special(uint32_t* lanes) {
@@ -263,96 +238,13 @@ Bounds decode_tile(uint32_t* values, const std::byte* from, int64_t lanes) {
           true};
 }
 
-// ----------------------------------------------------------------------------- one instruction
+// ----------------------------------------------------------------------------------------- tiles
 
 // Lanes of any meaning as vectors of floats or integers.
 template <class V>
 SPYRE_SIMD_INLINE V lanes_at(const uint32_t* from, int64_t i) {
   return load<V>(from + i);
 }
-
-#define SPYRE_UNARY(Name, expression)                                           \
-  struct Name {                                                                 \
-    SPYRE_SIMD_INLINE static F32x8 apply(const F32x8& a) { return expression; } \
-  };
-#define SPYRE_BINARY(Name, expression)                                                          \
-  struct Name {                                                                                 \
-    SPYRE_SIMD_INLINE static F32x8 apply(const F32x8& a, const F32x8& b) { return expression; } \
-  };
-#define SPYRE_INT_UNARY(Name, expression)                                       \
-  struct Name {                                                                 \
-    SPYRE_SIMD_INLINE static I32x8 apply(const I32x8& a) { return expression; } \
-  };
-#define SPYRE_INT_BINARY(Name, expression)                                                      \
-  struct Name {                                                                                 \
-    SPYRE_SIMD_INLINE static I32x8 apply(const I32x8& a, const I32x8& b) { return expression; } \
-  };
-
-SPYRE_UNARY(Abs, bits<F32x8>(bits<I32x8>(a) & 0x7fffffff))
-SPYRE_UNARY(Neg, bits<F32x8>(bits<I32x8>(a) ^ INT32_MIN))
-SPYRE_UNARY(Exp, exp(a))
-SPYRE_UNARY(Log, log(a))
-SPYRE_UNARY(Sqrt, sqrt(a))
-SPYRE_UNARY(Rsqrt, 1.0f / sqrt(a))
-SPYRE_UNARY(Reciprocal, 1.0f / a)
-SPYRE_UNARY(Sigmoid, 1.0f / (1.0f + exp(-a)))
-SPYRE_UNARY(Tanh, tanh(a))
-SPYRE_UNARY(Silu, a / (1.0f + exp(-a)))
-SPYRE_UNARY(GeluErf, a* normal_cdf(a))
-SPYRE_UNARY(GeluTanh,
-            a / (1.0f + exp(-1.595769121605730711f * fma(a * a * a, splat(0.044715f), a))))
-SPYRE_UNARY(ShortExp, short_exp(a))
-// Rounded to DLFloat16 the rest is zero; what is not quite zero would be rounded the long way.
-SPYRE_UNARY(ShortExpOrZero, bits<F32x8>(bits<I32x8>(short_exp(a)) & ~(a < -22.25f)))
-SPYRE_UNARY(ShortSigmoid, 1.0f / (1.0f + short_exp(-a)))
-SPYRE_UNARY(ShortTanh, short_tanh(a))
-SPYRE_UNARY(ShortSilu, a / (1.0f + short_exp(-a)))
-SPYRE_UNARY(ShortGeluErf, short_gelu(a))
-SPYRE_UNARY(ShortGeluTanh,
-            a / (1.0f + short_exp(-1.595769121605730711f * fma(a * a * a, splat(0.044715f), a))))
-SPYRE_UNARY(Relu, max(F32x8{}, a))
-SPYRE_UNARY(Floor, floor(a))
-SPYRE_UNARY(Ceil, ceil(a))
-SPYRE_UNARY(Trunc, trunc(a))
-SPYRE_UNARY(RoundEven, round_even(a))
-SPYRE_UNARY(Sin, sin(a))
-SPYRE_UNARY(Cos, cos(a))
-SPYRE_UNARY(Erf, erf(a))
-SPYRE_UNARY(Log1p, log1p(a))
-SPYRE_UNARY(Expm1, expm1(a))
-SPYRE_UNARY(IsNan, one_where(a != a))
-SPYRE_UNARY(Copy, a)
-SPYRE_BINARY(Add, a + b)
-SPYRE_BINARY(Sub, a - b)
-SPYRE_BINARY(Mul, a* b)
-SPYRE_BINARY(Div, a / b)
-SPYRE_BINARY(Maximum, maximum(a, b))
-SPYRE_BINARY(Minimum, minimum(a, b))
-SPYRE_BINARY(Eq, one_where(a == b))
-SPYRE_BINARY(Ne, one_where(a != b))
-SPYRE_BINARY(Lt, one_where(a < b))
-SPYRE_BINARY(Le, one_where(a <= b))
-SPYRE_BINARY(Gt, one_where(a > b))
-SPYRE_BINARY(Ge, one_where(a >= b))
-SPYRE_BINARY(Pow, pow(a, b))
-SPYRE_INT_UNARY(IntToFloat, bits<I32x8>(__builtin_convertvector(a, F32x8)))
-SPYRE_INT_UNARY(FloatToInt, to_int(bits<F32x8>(a)))
-// Integers wrap: the arithmetic is that of unsigned ones.
-SPYRE_INT_UNARY(IntNeg, bits<I32x8>(0u - bits<U32x8>(a)))
-SPYRE_INT_UNARY(IntAbs, bits<I32x8>((bits<U32x8>(a) ^ bits<U32x8>(a >> 31)) - bits<U32x8>(a >> 31)))
-SPYRE_INT_BINARY(IntAdd, bits<I32x8>(bits<U32x8>(a) + bits<U32x8>(b)))
-SPYRE_INT_BINARY(IntSub, bits<I32x8>(bits<U32x8>(a) - bits<U32x8>(b)))
-SPYRE_INT_BINARY(IntMul, bits<I32x8>(bits<U32x8>(a) * bits<U32x8>(b)))
-SPYRE_INT_BINARY(IntMax, max(a, b))
-SPYRE_INT_BINARY(IntMin, min(a, b))
-SPYRE_INT_BINARY(IntEq, (a == b) & 0x3f800000)
-SPYRE_INT_BINARY(IntNe, (a != b) & 0x3f800000)
-SPYRE_INT_BINARY(IntLt, (a < b) & 0x3f800000)
-SPYRE_INT_BINARY(IntLe, (a <= b) & 0x3f800000)
-SPYRE_INT_BINARY(IntGt, (a > b) & 0x3f800000)
-SPYRE_INT_BINARY(IntGe, (a >= b) & 0x3f800000)
-
-// ----------------------------------------------------------------------------------------- tiles
 
 // Instructions that are so quick that rounding their results apart would cost as much again.
 template <Rounding kRounding, class Make>
@@ -671,28 +563,30 @@ void add_moments(double* sums, double* squares, const uint32_t* values, const ui
   }
 }
 
+// Of 32 lanes as machine code has them (vector_compiler.cpp): vectors of 8, here of twice 4, as
+// ((0 + 1) + (2 + 3)), their squares one after another; then to what was there.
 template <bool kMasked>
 void add_group_moments_in(double* sums, double* squares, const uint32_t* values,
                           const uint32_t* mask, int group, int64_t lanes) {
   typedef uint32_t U32x4 __attribute__((vector_size(16)));
   for (int64_t first = 0; first < lanes; first += group) {
-    F64x4 sum = load<F64x4>(sums + first), square = load<F64x4>(squares + first);
-    F64x4 other_sum = {}, other_square = {};
-    for (int i = 0; i < group; i += 8) {
-      U32x4 low = load<U32x4>(values + first + i), high = load<U32x4>(values + first + i + 4);
-      if (kMasked) {
-        low &= load<U32x4>(mask + i);
-        high &= load<U32x4>(mask + i + 4);
+    for (int64_t i = 0; i < group; i += kBlock) {
+      for (int half = 0; half < 8; half += 4) {
+        F64x4 eights[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          U32x4 four = load<U32x4>(values + first + i + 8 * j + half);
+          if (kMasked) four &= load<U32x4>(mask + i + 8 * j + half);
+          eights[j] = __builtin_convertvector((F32x4)four, F64x4);
+        }
+        F64x4 square = eights[0] * eights[0];
+#pragma GCC unroll 4
+        for (int j = 1; j < 4; ++j) square = fma(eights[j], eights[j], square);
+        store(squares + first + half, load<F64x4>(squares + first + half) + square);
+        const F64x4 sum = (eights[0] + eights[1]) + (eights[2] + eights[3]);
+        store(sums + first + half, load<F64x4>(sums + first + half) + sum);
       }
-      const F64x4 a = __builtin_convertvector((F32x4)low, F64x4);
-      const F64x4 b = __builtin_convertvector((F32x4)high, F64x4);
-      sum += a;
-      square = fma(a, a, square);
-      other_sum += b;
-      other_square = fma(b, b, other_square);
     }
-    store(sums + first, sum + other_sum);
-    store(squares + first, square + other_square);
   }
 }
 void add_group_moments(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
@@ -705,7 +599,8 @@ void add_group_moments(double* sums, double* squares, const uint32_t* values, co
 }
 void fold_moments(double* totals, int group, int64_t lanes) {
   for (int64_t i = 0; i < lanes; i += group) {
-    totals[i] = (totals[i] + totals[i + 1]) + (totals[i + 2] + totals[i + 3]);
+    const double* t = totals + i;
+    totals[i] = ((t[0] + t[1]) + (t[2] + t[3])) + ((t[4] + t[5]) + (t[6] + t[7]));
   }
 }
 

@@ -5,6 +5,28 @@
 #include "bounds_of.h"
 
 namespace spyre::card {
+
+Place place_of(const TileView& tile, const Part& part, int number) {
+  const TileStep& step = tile.machine.step;
+  const TileOperand& operand = step.operands[number];
+  const TileDim& inner = tile.walk.kept.back();
+  Place place{tile.machine.base(tile.core, number) + part.run->offsets[number],
+              inner.strides[number], part.run->count, kAllSticks, 0};
+  int64_t stick = part.run->stick;
+  if (part.reduced != nullptr) {
+    place.at += part.reduced->offsets[number];
+    stick += part.reduced->stick;
+  }
+  const int64_t limit = operand.limits[tile.core];
+  if (limit >= 0) {
+    const int64_t per_group = step.shapes[number].sticks;
+    place.left_step = inner.stick ? per_group : 0;
+    place.left = std::max<int64_t>(0, limit - stick * per_group);
+    if (place.left >= per_group + (place.count - 1) * place.left_step) place.left = kAllSticks;
+  }
+  return place;
+}
+
 namespace {
 
 // ---- Loads and stores ----------------------------------------------------------------
@@ -67,36 +89,6 @@ void store_lanes(const Machine& machine, DataFormat format, const uint32_t* in, 
     default:
       std::memcpy(to, from, lanes * 4);
   }
-}
-
-// One part of a tile in one operand: groups `stride` bytes apart.
-struct Place {
-  std::byte* at;
-  int64_t stride;
-  int64_t count;
-  int64_t left;       // sticks that exist from the first group on
-  int64_t left_step;  // how many fewer there are at each further group
-};
-
-Place place_of(const TileView& tile, const Part& part, int number) {
-  const TileStep& step = tile.machine.step;
-  const TileOperand& operand = step.operands[number];
-  const TileDim& inner = tile.walk.kept.back();
-  Place place{tile.machine.base(tile.core, number) + part.run->offsets[number],
-              inner.strides[number], part.run->count, kAllSticks, 0};
-  int64_t stick = part.run->stick;
-  if (part.reduced != nullptr) {
-    place.at += part.reduced->offsets[number];
-    stick += part.reduced->stick;
-  }
-  const int64_t limit = operand.limits[tile.core];
-  if (limit >= 0) {
-    const int64_t per_group = step.shapes[number].sticks;
-    place.left_step = inner.stick ? per_group : 0;
-    place.left = std::max<int64_t>(0, limit - stick * per_group);
-    if (place.left >= per_group + (place.count - 1) * place.left_step) place.left = kAllSticks;
-  }
-  return place;
 }
 
 int64_t left_at(const Place& place, int64_t group) {
@@ -399,11 +391,14 @@ void run_compact(const std::vector<TileInstruction>& instructions, const TileVie
     } else if (in.opcode == STORE) {
       const TileOperand& operand = machine.step.operands[in.destination];
       for_each_row(in.destination, [&](int64_t lane, const Place& place, int64_t i) {
-        uint32_t first[kMaxLanes], second[kMaxLanes];
-        std::fill_n(first, group, space.registers[in.a][lane]);
-        if (in.b >= 0) std::fill_n(second, group, space.registers[in.b][lane]);
-        store_group(operand, place.at + i * place.stride, left_at(place, i), group, numerics, first,
-                    in.b < 0 ? nullptr : second);
+        std::byte* at = place.at + i * place.stride;
+        const uint32_t first = space.registers[in.a][lane];
+        if (in.b < 0) {
+          store_splat(operand, at, left_at(place, i), group, numerics, first);
+        } else {  // an EXX2 stick
+          store_group(operand, at, left_at(place, i), group, numerics, &first,
+                      &space.registers[in.b][lane]);
+        }
       });
     } else if (in.opcode == ROUND) {
       space.bounds[in.destination] = round_to(machine, in.format, space.registers[in.destination],

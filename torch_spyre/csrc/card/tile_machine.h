@@ -19,6 +19,7 @@ struct Machine {
   const TileTable& table;
   const ConvertTable& convert;
   std::vector<std::byte*> bases;  // core * operands + operand
+  bool translated = false;        // machine code is used where there is some
 
   std::byte* base(int core, int operand) const {
     return bases[core * step.operands.size() + operand];
@@ -26,20 +27,21 @@ struct Machine {
 };
 
 // Groups that lie one inner step apart for every operand.
-struct Run {
+struct TileRun {
   int64_t count = 0;
   int64_t stick = 0;  // index along the stick dim of the first one
   int64_t offsets[kMaxTileOperands];
 
-  void copy_to(Run& other, size_t operands) const {
-    std::memcpy(&other, this, offsetof(Run, offsets) + operands * sizeof(int64_t));
+  void copy_to(TileRun& other, size_t operands) const {
+    std::memcpy(&other, this, offsetof(TileRun, offsets) + operands * sizeof(int64_t));
   }
 };
 
 // A tile is made of runs; in a reduction each run appears once for each reduced point.
 struct Part {
-  const Run* run;
-  const Run* reduced;  // offsets to add, and the stick index if the stick dim is reduced; or null
+  const TileRun* run;
+  const TileRun*
+      reduced;  // offsets to add, and the stick index if the stick dim is reduced; or null
 };
 
 struct TileView {
@@ -48,8 +50,26 @@ struct TileView {
   int core;
   std::span<const Part> parts;
   int64_t lanes = 0;
-  int64_t kept_lanes = 0;  // of the kept points: what SPREAD repeats
+  int64_t kept_lanes = 0;    // of the kept points: what SPREAD repeats
+  bool whole_block = false;  // all points of a block of kept points
 };
+
+// What a reduction has gathered for the kept points of a tile, by lane; of EXX2 (where lanes are
+// reduced) the first 8 lanes of each group.
+struct TotalsAt {
+  uint32_t* lanes;
+  double *sums, *squares;
+};
+
+// One part of a tile in one operand: groups `stride` bytes apart.
+struct Place {
+  std::byte* at;
+  int64_t stride;
+  int64_t count;
+  int64_t left;       // sticks that exist from the first group on
+  int64_t left_step;  // how many fewer there are at each further group
+};
+Place place_of(const TileView& tile, const Part& part, int operand);
 
 // Goes over the points of dimensions; the offset of every operand at hand.
 class Odometer {
@@ -74,7 +94,7 @@ class Odometer {
     }
   }
   // Takes up to `most` points of the last dimension.
-  void take(int64_t most, Run& run) {
+  void take(int64_t most, TileRun& run) {
     const TileDim& inner = dims_.back();
     run_.copy_to(run, operands_);
     run.count = std::min(most, inner.extent - inner_);
@@ -86,7 +106,7 @@ class Odometer {
       step();
     }
   }
-  void here(Run& run) const { run_.copy_to(run, operands_); }
+  void here(TileRun& run) const { run_.copy_to(run, operands_); }
   void step() {
     for (size_t d = outer_; d-- > 0;) {
       move(dims_[d], 1);
@@ -108,10 +128,10 @@ class Odometer {
   size_t outer_;  // dimensions that index_ counts
   int64_t index_[kMaxTileDims] = {};
   int64_t inner_ = 0;
-  Run run_;
+  TileRun run_;
 };
 
-constexpr int kMaxGroups = kTileLanes / 32;  // of a tile
+constexpr int kMaxGroups = kLongTileLanes / 32;  // of a tile
 
 struct alignas(64) Workspace {
   Workspace() { use_lanes(); }
@@ -132,11 +152,18 @@ struct alignas(64) Workspace {
   alignas(64) uint32_t second[kTileLanes];  // of the second input, where it is an operand
   alignas(64) uint32_t third[kMaxLanes];    // of that of the second instruction of a pair
   Bounds lane_bounds[kTileRegisters], result_bounds[kTileRegisters];
-  Run runs[kMaxGroups];    // of the kept points of a tile
-  Run points[kMaxGroups];  // reduced points of a tile
+  // Of operands, where they have been found for all points of a block: phases read them again.
+  Bounds operand_bounds[kMaxTileOperands];
+  uint32_t operands_known = 0;  // bit by operand
+  TileRun runs[kMaxGroups];     // of the kept points of a tile
+  TileRun points[kMaxGroups];   // reduced points of a tile
 };
 
 void run_instructions(const std::vector<TileInstruction>& instructions, const TileView& tile,
+                      Workspace& space);
+// The same by machine code, where the machine uses it and there is some for this tile.
+void run_instructions(const std::shared_ptr<const TileCode>& code,
+                      const std::vector<TileInstruction>& instructions, const TileView& tile,
                       Workspace& space);
 // The same for an epilogue that is compact (TileStep::compact).
 void run_compact(const std::vector<TileInstruction>& instructions, const TileView& tile,

@@ -159,17 +159,25 @@ void store_group(const TileOperand& operand, std::byte* at, int64_t sticks_left,
   }
   if (sticks_left <= 0) return;
   if (operand.form == OperandForm::SPLAT_STORE) {
-    store_element(operand.format, numerics, in[0], at);
-    for (int64_t filled = bytes; filled < kStickBytes; filled *= 2) {
-      std::memcpy(at + filled, at, filled);
-    }
-    return;
+    return store_splat(operand, at, sticks_left, lanes, numerics, in[0]);
   }
   std::memset(at, 0, kStickBytes);  // an EXX2 stick
   store_element(operand.format, numerics, in[0], at);
   const bool wide = operand.format == DataFormat::IEEE_FP32;
   if (!wide) write(at + kExx2Mean, in[0]);
   write(at + (wide ? 4 : kExx2Variance), second[0]);
+}
+
+void store_splat(const TileOperand& operand, std::byte* at, int64_t sticks_left, int lanes,
+                 Numerics numerics, uint32_t lane) {
+  const int64_t bytes = kStickBytes / elems_per_stick(operand.format);
+  const int sticks = sticks_per_group(operand, lanes);
+  for (int i = 0; i < sticks && i < sticks_left; i++, at += operand.sub_stride) {
+    store_element(operand.format, numerics, lane, at);
+    for (int64_t filled = bytes; filled < kStickBytes; filled *= 2) {
+      std::memcpy(at + filled, at, filled);
+    }
+  }
 }
 
 uint32_t load_splat(const TileOperand& operand, const std::byte* at, Numerics numerics) {

@@ -61,6 +61,10 @@ void load_group(const TileOperand& operand, const std::byte* at, int64_t sticks_
 void store_group(const TileOperand& operand, std::byte* at, int64_t sticks_left, int lanes,
                  Numerics numerics, const uint32_t* in, const uint32_t* second = nullptr);
 
+// The same where all lanes are one value; not for EXX2_STORE.
+void store_splat(const TileOperand& operand, std::byte* at, int64_t sticks_left, int lanes,
+                 Numerics numerics, uint32_t lane);
+
 // What a load of any other form than VECTOR puts in every lane.
 uint32_t load_splat(const TileOperand& operand, const std::byte* at, Numerics numerics);
 

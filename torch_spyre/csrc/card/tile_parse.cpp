@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "tile.h"
+#include "tile_code.h"
 
 namespace spyre::card {
 namespace {
@@ -559,6 +559,71 @@ class CoreMerger {
   size_t cores_;
 };
 
+// ---- Machine code ------------------------------------------------------------------------------
+
+// What a later phase would find in a register that was only loaded, it loads again: codes are half
+// as long, and machine code decodes them in passing.
+void load_again(TileStep& step) {
+  std::vector<int> kept_on;
+  for (int reg : step.kept_on) {
+    const TileInstruction* load = nullptr;
+    int writes = 0;
+    size_t written_in = 0, last_store = step.phases.size();
+    for (size_t i = 0; i < step.phases.size(); i++) {
+      for (const TileInstruction& in : step.phases[i].body) {
+        if (in.opcode == STORE) last_store = std::min(last_store, i);
+        if (in.opcode == STORE || in.destination != reg) continue;
+        writes++;
+        written_in = i;
+        load = in.opcode == LOAD ? &in : nullptr;
+      }
+      for (const TileInstruction& in : step.phases[i].epilogue) {
+        if (in.opcode == STORE) last_store = std::min(last_store, i);
+      }
+    }
+    const bool again = writes == 1 && load != nullptr &&
+                       step.operands[load->a].form == OperandForm::VECTOR &&
+                       step.operands[load->a].format == DataFormat::SEN169_FP16 &&
+                       is_unlimited(step.operands[load->a]) && last_store + 1 >= step.phases.size();
+    if (!again) {
+      kept_on.push_back(reg);
+      continue;
+    }
+    const TileInstruction copy = *load;
+    for (size_t i = written_in + 1; i < step.phases.size(); i++) {
+      TilePhase& phase = step.phases[i];
+      const auto reads = [&](const TileInstruction& in) {
+        const bool registers = in.b_is == SecondInput::REGISTER;
+        return (in.opcode != LOAD && in.opcode != SPREAD && in.a == reg) ||
+               (registers && (in.b == reg || in.c == reg));
+      };
+      if (std::any_of(phase.body.begin(), phase.body.end(), reads) ||
+          std::any_of(phase.reductions.begin(), phase.reductions.end(),
+                      [&](const TileReduction& r) { return r.source == reg; })) {
+        phase.body.insert(phase.body.begin(), copy);
+      }
+    }
+  }
+  step.kept_on = std::move(kept_on);
+}
+
+// With its reductions, where no lanes are left out of them.
+void translate(const TileStep& step, TilePhase& phase) {
+  const bool tails =
+      step.reduce_lanes && std::any_of(step.tails.begin(), step.tails.end(),
+                                       [](const auto& tail) { return !tail.empty(); });
+  const bool folds = std::all_of(phase.reductions.begin(), phase.reductions.end(), [&](auto& r) {
+    return r.op != ReduceOp::EXX2 || step.reduce_lanes;
+  });
+  std::vector<int> lasting = step.kept_on;
+  if (folds && !tails) {
+    phase.code = TileCode::translate(step, phase.body, std::move(lasting), phase.reductions);
+    return;
+  }
+  for (const TileReduction& reduction : phase.reductions) lasting.push_back(reduction.source);
+  phase.code = TileCode::translate(step, phase.body, std::move(lasting), {});
+}
+
 void check_teams(WordReader& reader, const TileStep& step, const std::vector<int64_t>& extents) {
   const int dims = step.kept_dims + step.reduced_dims;
   for (const TileTeam& team : step.teams) {
@@ -628,6 +693,7 @@ TileStep parse_tile(WordReader& reader, const StepHead& head) {
     join_pairs(phase.body);
   }
   note_spread(step);
+  if (has_vector_compiler()) load_again(step);
   step.teams = teams_of(groups);
   check_moments(reader, step);
   check_teams(reader, step, extents);
@@ -638,6 +704,7 @@ TileStep parse_tile(WordReader& reader, const StepHead& head) {
     step.teams = teams_of(groups);
   }
   plan_walks(step, static_cast<int>(step.tails.size()), extents);
+  for (TilePhase& phase : step.phases) translate(step, phase);
   return step;
 }
 

@@ -1,0 +1,282 @@
+// Machine code of tile programs: every instruction has the bits of the kernels, DLFloat16 those of
+// its definition, and whole chains in all three forms those of the interpreter.
+#include "tile_code.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "dlfloat16.h"
+#include "program_words.h"
+#include "tile_recorder.h"
+#include "vector_compiler.h"
+
+using namespace words;
+
+namespace {
+
+constexpr int64_t kLanes = 64;
+
+bool same(uint32_t a, uint32_t b) {
+  return a == b || (std::isnan(std::bit_cast<float>(a)) && std::isnan(std::bit_cast<float>(b)));
+}
+
+// Magnitudes of all kinds, whole numbers, special values; a multiple of 64.
+std::vector<uint32_t> interesting(int seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> exponent(-45, 45), unit(-1, 1);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<uint32_t> bits;
+  for (float x : {0.0f, -0.0f, 1.0f, -1.0f, kInfinity, -kInfinity, std::nanf(""), 0.5f, 2.5f, -3.5f,
+                  88.7f, -88.2f, 89.5f, -104.5f, 1e-40f, 3e38f, 0x1p-30f, 0x1p-31f, 0x1p32f}) {
+    bits.push_back(std::bit_cast<uint32_t>(x));
+  }
+  while (bits.size() < 64 * 64) {
+    for (float x : {unit(random) * std::exp2(exponent(random)), unit(random) * 20,
+                    std::round(unit(random) * 9)}) {
+      bits.push_back(std::bit_cast<uint32_t>(x));
+    }
+  }
+  bits.resize(64 * 64);
+  return bits;
+}
+
+// Runs code whose streams are these arrays, 64 lanes a group.
+template <class Bytes>
+void run(const CompiledVectors& code, int64_t lanes, std::initializer_list<Bytes*> streams,
+         std::initializer_list<int64_t> bytes_of_lane) {
+  VectorFrame frame;
+  frame.groups = lanes / kLanes;
+  size_t i = 0;
+  for (Bytes* at : streams) {
+    frame.streams[i] = {reinterpret_cast<std::byte*>(at), bytes_of_lane.begin()[i] * kLanes};
+    i++;
+  }
+  code.run(frame);
+}
+
+}  // namespace
+
+TEST(recorded_instructions_have_the_bits_of_the_kernels) {
+  if (!has_vector_compiler()) return;  // such processors interpret
+  int recorded = 0;
+  for (int opcode = ABS; opcode < kNumOpcodes; opcode++) {
+    if (inputs_of(opcode) < 0) continue;
+    const uint32_t imm0 = std::bit_cast<uint32_t>(opcode == SOFTPLUS ? 0.5f : -1.25f);
+    const uint32_t imm1 = std::bit_cast<uint32_t>(20.0f);
+    VectorCode code;
+    int streams[4];
+    for (int& stream : streams) stream = code.add_stream(128);
+    bool ok = true;
+    for (int half = 0; half < 2; half++) {
+      int in[3];
+      for (int i = 0; i < 3; i++) in[i] = code.load(VectorOp::LOAD_LANES, streams[i], half);
+      const int value = record_instruction(code, opcode, in[0], in[1], in[2], imm0, imm1);
+      ok = value >= 0;
+      if (!ok) break;
+      code.store(VectorOp::STORE_LANES, streams[3], half, value);
+    }
+    if (!ok) {
+      // Those with branches, and those that move lanes about.
+      CHECK(opcode == SIN || opcode == COS || opcode == POW || opcode == WIDEN || opcode == NARROW);
+      continue;
+    }
+    recorded++;
+    const auto compiled = compile_vectors(code, kLanes);
+    if (!compiled) {
+      check::fail(__FILE__, __LINE__, "opcode " + std::to_string(opcode) + " is refused");
+      continue;
+    }
+    std::vector<uint32_t> a = interesting(1), b = interesting(2), c = interesting(3);
+    for (size_t i = 0; i < a.size(); i += 7) b[i] = a[i];
+    std::vector<uint32_t> found(a.size()), wanted(a.size());
+    const auto lanes = static_cast<int64_t>(a.size());
+    run<uint32_t>(*compiled, lanes, {a.data(), b.data(), c.data(), found.data()}, {4, 4, 4, 4});
+    tile_table(Simd::PORTABLE)
+        .registers[opcode]
+        .plain({wanted.data(), a.data(), b.data(), c.data(), imm0, imm1, lanes});
+    for (size_t i = 0; i < a.size(); i++) {
+      if (same(found[i], wanted[i])) continue;
+      check::fail(__FILE__, __LINE__,
+                  "opcode " + std::to_string(opcode) + " of lane " + std::to_string(a[i]) + ": " +
+                      std::to_string(found[i]) + " for " + std::to_string(wanted[i]));
+      break;
+    }
+  }
+  CHECK(recorded > 50);
+}
+
+TEST(codes_are_decoded_and_encoded_as_the_format_says) {
+  if (!has_vector_compiler()) return;
+  for (bool ordinary : {true, false}) {
+    VectorCode code;
+    const int codes = code.add_stream(64), lanes = code.add_stream(128),
+              again = code.add_stream(64);
+    int encoded[2];
+    for (int half = 0; half < 2; half++) {
+      const int value = record_decode(code, code.load(VectorOp::LOAD_CODES, codes, half), ordinary);
+      code.store(VectorOp::STORE_LANES, lanes, half, value);
+      encoded[half] = record_encode(code, value, ordinary, ordinary);
+    }
+    code.store(VectorOp::STORE_CODES, again, 0, encoded[0], encoded[1]);
+    const auto compiled = compile_vectors(code, kLanes);
+    CHECK(compiled != nullptr);
+    std::vector<uint16_t> in;
+    for (int c = 0; c < 0x10000; c++) {
+      const auto word = static_cast<uint16_t>(c);
+      const float magnitude = std::fabs(decode_dlfloat16(word));
+      const bool in_range = magnitude == 0 || (magnitude >= 0x1p-30f && magnitude <= 0x1p32f);
+      in.push_back(ordinary && !in_range ? 0 : word);
+    }
+    std::vector<uint32_t> values(in.size());
+    std::vector<uint16_t> out(in.size());
+    run<void>(*compiled, 0x10000, {in.data(), values.data(), out.data()}, {2, 4, 2});
+    for (size_t i = 0; i < in.size(); i++) {
+      CHECK(same(values[i], std::bit_cast<uint32_t>(decode_dlfloat16(in[i]))));
+      CHECK_EQ(out[i], encode_dlfloat16(decode_dlfloat16(in[i])));
+    }
+  }
+}
+
+TEST(rounding_and_encoding_of_any_float32_is_that_of_the_format) {
+  if (!has_vector_compiler()) return;
+  VectorCode code;
+  const int lanes = code.add_stream(128), rounded = code.add_stream(128),
+            codes = code.add_stream(64);
+  int encoded[2];
+  for (int half = 0; half < 2; half++) {
+    const int value = code.load(VectorOp::LOAD_LANES, lanes, half);
+    code.store(VectorOp::STORE_LANES, rounded, half, record_round(code, value, false));
+    encoded[half] = record_encode(code, value, false, false);
+  }
+  code.store(VectorOp::STORE_CODES, codes, 0, encoded[0], encoded[1]);
+  const auto compiled = compile_vectors(code, kLanes);
+  CHECK(compiled != nullptr);
+  std::mt19937 random(5);
+  std::vector<uint32_t> in = interesting(4);
+  while (in.size() < 1 << 18) in.push_back(random());
+  std::vector<uint32_t> values(in.size());
+  std::vector<uint16_t> out(in.size());
+  run<void>(*compiled, static_cast<int64_t>(in.size()), {in.data(), values.data(), out.data()},
+            {4, 4, 2});
+  for (size_t i = 0; i < in.size(); i++) {
+    const uint16_t wanted = encode_dlfloat16(std::bit_cast<float>(in[i]));
+    CHECK_EQ(out[i], wanted);
+    CHECK(same(values[i], std::bit_cast<uint32_t>(decode_dlfloat16(wanted))));
+  }
+}
+
+// Sums of more values than there are registers, all of them alive at once.
+TEST(code_that_needs_too_many_registers_is_refused) {
+  if (!has_vector_compiler()) return;
+  for (const int count : {8, 40}) {
+    VectorCode code;
+    const int in = code.add_stream(128), out = code.add_stream(128);
+    std::vector<int> values;
+    for (int i = 0; i < count; i++) {
+      const int x = code.load(VectorOp::LOAD_LANES, in, i % 2);
+      values.push_back(code.make(VectorOp::INT_ADD, x, code.constant(i)));
+    }
+    int sum = values[0];
+    for (int i = 1; i < count; i++) sum = code.make(VectorOp::INT_ADD, sum, values[i]);
+    code.store(VectorOp::STORE_LANES, out, 0, sum);
+    CHECK_EQ(compile_vectors(code, kLanes) != nullptr, count == 8);
+  }
+}
+
+// Chains on vectors, a row that repeats and a value for all, on ordinary numbers, on numbers that
+// leave the range of DLFloat16 on the way, and with infinities and NaN; alone, and as two phases
+// with a sum and a maximum of each row between them.
+TEST(random_chains_have_the_bits_of_the_interpreter_whatever_their_numbers_are) {
+  constexpr int64_t kRows = 37, kSticks = 3;
+  const std::vector<int> unary = {
+      ABS,  NEG,        RELU,  SHORT_EXP, SHORT_SIGMOID, SHORT_TANH, SHORT_SILU, SHORT_GELU_ERF,
+      SQRT, RECIPROCAL, FLOOR, EXP,       LOG,           ERF};
+  const std::vector<int> binary = {ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, LT, EQ};
+  for (int seed = 0; seed < 240; seed++) {
+    std::mt19937 random(seed);
+    const auto pick = [&](int64_t low, int64_t high) {
+      return low + static_cast<int64_t>(random() % (high - low + 1));
+    };
+    Rig rig;
+    const int kind = seed % 3;
+    std::normal_distribution<float> normal;
+    const int64_t full = kRows * kSticks * 128;
+    for (const int64_t bytes : {full, full, kSticks * 128, int64_t{128}, full, full}) {
+      auto* codes = reinterpret_cast<uint16_t*>(rig.add_argument(bytes));
+      for (int64_t i = 0; i < bytes / 2; i++) {
+        codes[i] = encode_dlfloat16(normal(random));
+        if (kind > 0 && pick(0, 9) == 0) {
+          codes[i] =
+              encode_dlfloat16(normal(random) * std::exp2(static_cast<float>(pick(-28, 28))));
+        }
+        if (kind == 2 && pick(0, 99) == 0) codes[i] = static_cast<uint16_t>(random());
+      }
+    }
+    const bool reduces = pick(0, 1) == 1;
+    TileSpec spec{.lanes = 64, .stick_dim = 1, .extents = {{kRows, kSticks}}};
+    spec.kept = reduces ? 1 : 2;
+    spec.reduced = reduces ? 1 : 0;
+    const Words by_point = {128, kRows * 128};
+    spec.operands = {{.strides = by_point, .argument = 0},
+                     {.strides = by_point, .argument = 1},
+                     {.strides = {0, 128}, .argument = 2},
+                     {.form = OperandForm::SPLAT, .strides = {0, 0}, .argument = 3},
+                     {.strides = by_point, .argument = pick(0, 3) == 0 ? 0 : 4}};
+    spec.body = {{LOAD, 0, 0}, {LOAD, 1, 1}, {LOAD, 2, 2}, {LOAD, 3, 3}};
+    const auto chain = [&](std::vector<InstructionSpec>& body, int64_t registers) {
+      for (int64_t i = pick(2, 7); i > 0; i--) {
+        const int64_t to = pick(0, registers), a = pick(0, registers), b = pick(0, registers);
+        switch (pick(0, 5)) {
+          case 0:
+            body.push_back({MUL_CONSTANT, to, a, -1, -1, pick(0, 1) ? 0.5f : 1.75f});
+            break;
+          case 1:
+            body.push_back({WHERE, to, a, b, pick(0, registers)});
+            break;
+          case 2:
+          case 3:
+            body.push_back({unary[random() % unary.size()], to, a});
+            break;
+          default:
+            body.push_back({binary[random() % binary.size()], to, a, b});
+        }
+        if (pick(0, 3) > 0) body.push_back({ROUND, to, to, int(DataFormat::SEN169_FP16)});
+      }
+    };
+    chain(spec.body, 3);
+    if (reduces) {
+      spec.reduce_lanes = pick(0, 3) > 0;
+      spec.reductions = {{1, 0, 10}, {0, 1, 11}};
+      spec.epilogue = {{ROUND, 11, 11, int(DataFormat::SEN169_FP16)}};
+      spec.further = {{{{SPREAD, 4, 10}, {SPREAD, 5, 11}, {SUB, 0, 0, 4}, {MUL, 1, 1, 5}}}};
+      chain(spec.further[0].body, 5);
+      spec.further[0].body.push_back({STORE, 4, 0});
+    } else {
+      spec.body.push_back({STORE, 4, pick(0, 3)});
+    }
+    const auto bytes = [&] {
+      std::vector<std::vector<std::byte>> all;
+      for (size_t i = 0; i < 5; i++) {
+        const int64_t size = i == 2 ? kSticks * 128 : i == 3 ? 128 : full;
+        all.emplace_back(rig.host(i), rig.host(i) + size);
+      }
+      return all;
+    };
+    const auto before = bytes();
+    rig.run_with(spec, Simd::PORTABLE);
+    const auto wanted = bytes();
+    for (size_t i = 0; i < before.size(); i++) {
+      std::memcpy(rig.host(i), before[i].data(), before[i].size());
+    }
+    rig.run({tile_step(spec)});
+    if (bytes() != wanted) {
+      check::fail(__FILE__, __LINE__, "seed " + std::to_string(seed) + " differs");
+    }
+  }
+}

@@ -1,0 +1,647 @@
+#include "tile_code.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "bounds_of.h"
+#include "tile_recorder.h"
+
+namespace spyre::card {
+namespace {
+
+bool is_lane_format(DataFormat format) {
+  return format == DataFormat::IEEE_FP32 || format == DataFormat::IEEE_INT32 ||
+         format == DataFormat::SENUINT32;
+}
+bool is_code_format(DataFormat format) { return format == DataFormat::SEN169_FP16; }
+
+// Results that need no rounding where the inputs need none, and that rounding may follow as well.
+bool commutes_with_rounding(int opcode) {
+  return opcode == RELU || opcode == NEG || opcode == ABS || opcode == COPY;
+}
+
+bool is_comparison(int opcode) { return (opcode >= EQ && opcode <= GE) || opcode == ISNAN; }
+
+bool is_power_of_two(uint32_t bits) {
+  return (bits & 0x7fffff) == 0 && (bits & 0x7f800000) != 0 && (bits & 0x7f800000) != 0x7f800000;
+}
+
+struct Untranslatable {};
+
+}  // namespace
+
+// ---- Translating --------------------------------------------------------------------------------
+
+// How much is known of magnitudes; see tile_code.h.
+enum class TileForm { ORDINARY, CHECKED, ANY };
+
+class TileTranslator {
+ public:
+  TileTranslator(const TileStep& step, TileCode& to, TileForm form)
+      : step_(step), to_(to), form_(form) {
+    for (const TileCode::Stream& stream : to_.streams_) code_.add_stream(stream.apart);
+  }
+
+  VectorCode run() {
+    for (half_ = 0; half_ < 2; half_++) {
+      registers_.fill({});
+      for (size_t i = 0; i < to_.instructions_.size(); i++) translate(i);
+      reduce();
+      for (int reg : to_.lasting_) {
+        if (registers_[reg].value < 0) continue;  // what was there before lasts
+        store_lanes(stream(TileCode::Source::REGISTER, reg, kLanesBytes), rounded(reg).value);
+      }
+    }
+    if (form_ == TileForm::CHECKED) {
+      code_.guard(is_outside());
+      for (const auto& effect : late_) effect();
+    }
+    code_.drop_unused();
+    return std::move(code_);
+  }
+
+ private:
+  static constexpr int64_t kLanesBytes = 32 * sizeof(uint32_t);
+
+  // What a register of the program holds of the half that is being translated.
+  struct Lanes {
+    int value = -1;
+    bool coarse = false;     // no more fraction bits than DLFloat16, and in its range if not ANY
+    bool unrounded = false;  // shall be rounded before somebody computes with it
+  };
+
+  void translate(size_t at) {
+    const TileInstruction& in = to_.instructions_[at];
+    switch (in.opcode) {
+      case LOAD:
+        registers_[in.destination] = load(in.a);
+        return;
+      case STORE:
+        return store(at);
+      case ROUND: {
+        Lanes lanes = get(in.a);
+        if (is_code_format(in.format)) {
+          lanes.unrounded = !lanes.coarse;
+        } else if (in.format != DataFormat::IEEE_FP32) {
+          throw Untranslatable{};
+        }
+        registers_[in.destination] = lanes;
+        return;
+      }
+      case SPREAD:
+        registers_[in.destination] = result(in.a);
+        return;
+      default:
+        break;
+    }
+    const int inputs = inputs_of(in.opcode);
+    const bool immediate = in.opcode == ADD_CONSTANT || in.opcode == MUL_CONSTANT;
+    Lanes b, c;
+    if (!immediate && inputs > 1) b = second(in.b, in.b_is);
+    if (inputs > 2) c = rounded(in.c);
+    Lanes lanes = apply(in, in.opcode, inputs > 0 ? in.a : -1, b, c);
+    if (in.is_pair()) {
+      registers_[in.destination] = lanes;
+      lanes = apply(in, in.then_opcode, in.destination, second(in.c, in.b_is), {});
+    }
+    if (in.then_round && !lanes.coarse) lanes.unrounded = true;
+    registers_[in.destination] = lanes;
+  }
+
+  Lanes apply(const TileInstruction& in, int opcode, int a_register, const Lanes& b,
+              const Lanes& c) {
+    Lanes a;
+    if (a_register >= 0) {
+      a = commutes_with_rounding(opcode) ? get(a_register) : rounded(a_register);
+    }
+    Lanes lanes;
+    lanes.value = record_instruction(code_, opcode, a.value, b.value, c.value, in.imm0, in.imm1);
+    if (lanes.value < 0) throw Untranslatable{};
+    if (commutes_with_rounding(opcode)) {
+      lanes.coarse = a.coarse;
+      lanes.unrounded = a.unrounded;
+    } else if (opcode == MAXIMUM || opcode == MINIMUM) {
+      lanes.coarse = a.coarse && b.coarse;
+    } else if (opcode == WHERE) {
+      lanes.coarse = b.coarse && c.coarse;
+    } else if (opcode == MUL_CONSTANT && form_ != TileForm::ANY) {
+      lanes.coarse = a.coarse && is_power_of_two(in.imm0);
+      if (lanes.coarse) watch(lanes.value);
+    } else {
+      lanes.coarse = is_comparison(opcode);
+    }
+    return lanes;
+  }
+
+  Lanes& get(int reg) {
+    Lanes& lanes = registers_[reg];
+    if (lanes.value < 0) {
+      lanes.value = code_.load(VectorOp::LOAD_LANES,
+                               stream(TileCode::Source::REGISTER, reg, kLanesBytes), half_);
+    }
+    return lanes;
+  }
+  Lanes& rounded(int reg) {
+    Lanes& lanes = get(reg);
+    if (lanes.unrounded) {
+      watch(lanes.value);
+      lanes = {record_round(code_, lanes.value, form_ != TileForm::ANY), true, false};
+    }
+    return lanes;
+  }
+  Lanes second(int number, SecondInput kind) {
+    switch (kind) {
+      case SecondInput::REGISTER:
+        return rounded(number);
+      case SecondInput::RESULT:
+        return result(number);
+      default:
+        return load(number);
+    }
+  }
+  Lanes result(int number) {
+    if (step_.reduce_lanes) {
+      return {splat(TileCode::Source::RESULT_SPLAT, number), false, false};
+    }
+    return {code_.load(VectorOp::LOAD_LANES,
+                       stream(TileCode::Source::RESULT_LANES, number, kLanesBytes), half_),
+            false, false};
+  }
+  Lanes load(int number) {
+    const TileOperand& operand = step_.operands[number];
+    to_.loaded_[number] = true;
+    if (operand.form != OperandForm::VECTOR) {
+      return {splat(TileCode::Source::SPLAT_OPERAND, number), false, false};
+    }
+    const int from = operand_stream(number);
+    if (is_lane_format(operand.format)) {
+      return {code_.load(VectorOp::LOAD_LANES, from, half_), false, false};
+    }
+    const int codes = code_.load(VectorOp::LOAD_CODES, from, half_);
+    return {record_decode(code_, codes, form_ != TileForm::ANY), true, false};
+  }
+  void store(size_t at) {
+    const TileInstruction& in = to_.instructions_[at];
+    const TileOperand& operand = step_.operands[in.destination];
+    if (operand.form != OperandForm::VECTOR) throw Untranslatable{};
+    const int to = operand_stream(in.destination);
+    if (is_lane_format(operand.format)) return store_lanes(to, rounded(in.a).value);
+    const Lanes& lanes = get(in.a);
+    const bool coarse = lanes.coarse && !lanes.unrounded;
+    if (!coarse) watch(lanes.value);
+    const int codes = record_encode(code_, lanes.value, form_ != TileForm::ANY, coarse);
+    if (half_ == 0) {
+      first_halves_[at] = codes;
+      return;
+    }
+    const int first = first_halves_.at(at);
+    effect([this, to, first, codes] { code_.store(VectorOp::STORE_CODES, to, 0, first, codes); });
+  }
+  void store_lanes(int to, int value) {
+    effect(
+        [this, to, value, half = half_] { code_.store(VectorOp::STORE_LANES, to, half, value); });
+  }
+
+  // ---- Reductions
+  // ---------------------------------------------------------------------------------
+
+  void reduce() {
+    for (size_t i = 0; i < to_.reductions_.size(); i++) {
+      const TileReduction& reduction = to_.reductions_[i];
+      const int value = rounded(reduction.source).value;
+      const int number = static_cast<int>(i);
+      if (reduction.op == ReduceOp::EXX2) {
+        add_moments(number, value);
+        continue;
+      }
+      constexpr std::array<int, kNumFoldOps> kFolds = {ADD, MAXIMUM, MINIMUM, MUL};
+      const int opcode = kFolds[static_cast<size_t>(reduction.op)];
+      const int total = stream(TileCode::Source::TOTAL, number, kLanesBytes);
+      effect([this, opcode, total, value, half = half_] {
+        const int before = code_.load(VectorOp::LOAD_LANES, total, half);
+        code_.store(VectorOp::STORE_LANES, total, half,
+                    record_instruction(code_, opcode, before, value, -1, 0, 0));
+      });
+    }
+  }
+  void add_moments(int number, int value) {
+    const int sums = stream(TileCode::Source::SUMS, number, 0);
+    const int squares = stream(TileCode::Source::SQUARES, number, 0);
+    if (half_ == 0) {
+      first_moments_[number] = value;
+      return;
+    }
+    const int first = first_moments_.at(number);
+    effect([this, sums, squares, first, value] { code_.add_moments(sums, squares, first, value); });
+  }
+
+  // ---- Looking
+  // ------------------------------------------------------------------------------------
+
+  // Done at once, or behind the guard.
+  void effect(std::function<void()> what) {
+    if (form_ == TileForm::CHECKED) {
+      late_.push_back(std::move(what));
+    } else {
+      what();
+    }
+  }
+
+  // Twice the bits of a magnitude, so that the sign is gone; less one, so that zero is large.
+  void watch(int value) {
+    if (form_ != TileForm::CHECKED) return;
+    if (std::find(watched_.begin(), watched_.end(), value) != watched_.end()) return;
+    watched_.push_back(value);
+    const int twice = code_.make(VectorOp::INT_ADD, value, value);
+    const int less = code_.make(VectorOp::INT_ADD, twice, code_.constant(~0u));
+    most_ = most_ < 0 ? twice : code_.make(VectorOp::UINT_MAXIMUM, most_, twice);
+    least_ = least_ < 0 ? less : code_.make(VectorOp::UINT_MINIMUM, least_, less);
+  }
+  // A mask of lanes that are not in the range of ordinary ones.
+  int is_outside() {
+    if (most_ < 0) throw Untranslatable{};  // nothing to look at
+    const auto twice = [](float x) { return 2 * std::bit_cast<uint32_t>(x); };
+    const int large = code_.make(VectorOp::UINT_COMPARE, code_.constant(twice(0x1p32f)), most_, -1,
+                                 static_cast<int>(Comparison::LESS_EQUAL));
+    const int small =
+        code_.make(VectorOp::UINT_COMPARE, least_, code_.constant(twice(0x1p-30f) - 1), -1,
+                   static_cast<int>(Comparison::LESS));
+    return code_.make(VectorOp::MASK_OR, large, small);
+  }
+
+  // ---- Streams
+  // ------------------------------------------------------------------------------------
+
+  int splat(TileCode::Source source, int number) {
+    return code_.load(VectorOp::LOAD_SPLAT, stream(source, number, 0), 0);
+  }
+  // Of 32 lanes: half a stick of codes, a stick of lanes.
+  int operand_stream(int number) {
+    const TileOperand& operand = step_.operands[number];
+    const int sticks = step_.shapes[number].sticks;
+    if (is_code_format(operand.format) && sticks == 1) {
+      return stream(TileCode::Source::OPERAND, number, kStickBytes / 2);
+    }
+    if (!is_lane_format(operand.format)) throw Untranslatable{};
+    return stream(TileCode::Source::OPERAND, number,
+                  sticks == 1 ? kStickBytes : operand.sub_stride);
+  }
+  int stream(TileCode::Source source, int number, int64_t apart) {
+    const TileCode::Stream wanted{source, number, apart};
+    const auto at = std::find(to_.streams_.begin(), to_.streams_.end(), wanted);
+    if (at != to_.streams_.end()) return static_cast<int>(at - to_.streams_.begin());
+    if (to_.streams_.size() == kMaxStreams) throw Untranslatable{};
+    to_.streams_.push_back(wanted);
+    return code_.add_stream(apart);
+  }
+
+  const TileStep& step_;
+  TileCode& to_;
+  const TileForm form_;
+  VectorCode code_;
+  std::array<Lanes, kTileRegisters> registers_;
+  std::map<size_t, int> first_halves_;
+  std::map<int, int> first_moments_;
+  std::vector<std::function<void()>> late_;
+  std::vector<int> watched_;
+  int most_ = -1, least_ = -1;  // of what is watched
+  int half_ = 0;
+};
+
+namespace {
+
+// Code stores later than the program says, at the end of 32 lanes: nobody may load from where
+// something was stored before.
+bool loads_what_it_stored(const TileStep& step, const std::vector<TileInstruction>& instructions) {
+  std::vector<const OperandAddress*> stored;
+  const auto was_stored = [&](int operand) {
+    const OperandAddress& from = step.operands[operand].address;
+    return std::any_of(stored.begin(), stored.end(), [&](const OperandAddress* to) {
+      return to->space == from.space && to->argument == from.argument;
+    });
+  };
+  for (const TileInstruction& in : instructions) {
+    if (in.opcode == STORE) stored.push_back(&step.operands[in.destination].address);
+    if (in.opcode == LOAD && was_stored(in.a)) return true;
+    if (in.b_is != SecondInput::OPERAND && in.b_is != SecondInput::STILL_OPERAND) continue;
+    if (was_stored(in.b) || (in.is_pair() && was_stored(in.c))) return true;
+  }
+  return false;
+}
+
+// All that the translation depends on.
+std::vector<int64_t> key_of(const TileStep& step, const std::vector<TileInstruction>& instructions,
+                            const std::vector<int>& lasting,
+                            const std::vector<TileReduction>& reductions) {
+  std::vector<int64_t> key{step.lanes, step.reduce_lanes, static_cast<int64_t>(lasting.size()),
+                           static_cast<int64_t>(reductions.size())};
+  key.insert(key.end(), lasting.begin(), lasting.end());
+  for (const TileReduction& reduction : reductions) {
+    key.insert(key.end(), {static_cast<int64_t>(reduction.op), reduction.source});
+  }
+  const auto add_operand = [&](int number) {
+    const TileOperand& operand = step.operands[number];
+    key.insert(key.end(), {static_cast<int64_t>(operand.format), static_cast<int64_t>(operand.form),
+                           operand.sub_stride, step.shapes[number].sticks});
+  };
+  for (const TileInstruction& in : instructions) {
+    key.insert(key.end(), {in.opcode, in.destination, in.a, in.b, in.c, in.imm0, in.imm1,
+                           static_cast<int64_t>(in.format), in.then_round,
+                           static_cast<int64_t>(in.b_is), in.then_opcode});
+    if (in.opcode == LOAD) add_operand(in.a);
+    if (in.opcode == STORE) add_operand(in.destination);
+    if (in.b_is == SecondInput::OPERAND || in.b_is == SecondInput::STILL_OPERAND) {
+      add_operand(in.b);
+      if (in.is_pair()) add_operand(in.c);
+    }
+  }
+  return key;
+}
+
+}  // namespace
+
+std::shared_ptr<const TileCode> TileCode::translate(
+    const TileStep& step, const std::vector<TileInstruction>& instructions,
+    std::vector<int> lasting, const std::vector<TileReduction>& reductions) {
+  if (!has_vector_compiler() || instructions.empty() || loads_what_it_stored(step, instructions)) {
+    return nullptr;
+  }
+  std::sort(lasting.begin(), lasting.end());
+  lasting.erase(std::unique(lasting.begin(), lasting.end()), lasting.end());
+  static std::mutex mutex;
+  static std::map<std::vector<int64_t>, std::shared_ptr<const TileCode>> known;
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = known.try_emplace(key_of(step, instructions, lasting, reductions));
+  if (!is_new) return at->second;
+  auto code = std::make_shared<TileCode>();
+  code->instructions_ = instructions;
+  code->lasting_ = std::move(lasting);
+  code->reductions_ = reductions;
+  for (const TileOperand& operand : step.operands) {
+    code->codes_.push_back(is_code_format(operand.format));
+  }
+  code->loaded_.resize(step.operands.size());
+  try {
+    const VectorCode any = TileTranslator(step, *code, TileForm::ANY).run();
+    code->any_ = compile_vectors(any, step.lanes);
+    code->ordinary_ =
+        compile_vectors(TileTranslator(step, *code, TileForm::ORDINARY).run(), step.lanes);
+    if (code->any_ == nullptr) return nullptr;
+    try {
+      code->checked_ =
+          compile_vectors(TileTranslator(step, *code, TileForm::CHECKED).run(), step.lanes, &any);
+    } catch (const Untranslatable&) {
+      code->checked_ = nullptr;  // the form for everything does without
+    }
+  } catch (const Untranslatable&) {
+    return nullptr;
+  }
+  at->second = std::move(code);
+  return at->second;
+}
+
+// ---- Running ------------------------------------------------------------------------------------
+
+namespace {
+
+// Of `lanes` codes, a multiple of 32; infinity and NaN give the widest bounds.
+#if defined(__x86_64__)
+[[gnu::target("avx512f,avx512bw")]] Bounds bounds_of_codes(const std::byte* from, int64_t lanes) {
+  const __m512i kMagnitude = _mm512_set1_epi16(Dlfloat16::kMagnitude);
+  const __m512i kOne = _mm512_set1_epi16(1);
+  __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1);
+  for (int64_t i = 0; i < lanes; i += 32) {
+    const __m512i magnitude = _mm512_and_si512(_mm512_loadu_si512(from + 2 * i), kMagnitude);
+    most = _mm512_max_epi16(most, magnitude);
+    least = _mm512_min_epu16(least, _mm512_sub_epi16(magnitude, kOne));  // zero counts as large
+  }
+  alignas(64) uint16_t all_most[32], all_least[32];
+  _mm512_store_si512(all_most, most);
+  _mm512_store_si512(all_least, least);
+  uint16_t largest = 0, smallest = 0xffff;
+  for (int i = 0; i < 32; i++) {
+    largest = std::max(largest, all_most[i]);
+    smallest = std::min(smallest, all_least[i]);
+  }
+  if (largest >= Dlfloat16::kInfinity) {
+    return {0.0f, std::numeric_limits<float>::infinity(), true, true};
+  }
+  if (largest == 0) return Bounds::of(0);
+  return {decode_dlfloat16(static_cast<uint16_t>(smallest + 1)), decode_dlfloat16(largest), true,
+          true};
+}
+#else
+Bounds bounds_of_codes(const std::byte*, int64_t) { return {}; }
+#endif
+
+}  // namespace
+
+// Bounds of what a tile reads and computes.
+struct TileCode::Knowledge {
+  Bounds operands[kMaxTileOperands];
+  Bounds registers[kTileRegisters];
+};
+
+// False when an operand ends inside of the tile.
+bool TileCode::know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge) const {
+  const TileStep& step = tile.machine.step;
+  for (const Stream& stream : streams_) {
+    if (stream.source != Source::OPERAND && stream.source != Source::SPLAT_OPERAND) continue;
+    const TileOperand& operand = step.operands[stream.number];
+    Bounds& bounds = knowledge.operands[stream.number] = Bounds::none();
+    const uint32_t bit = 1u << stream.number;
+    if (tile.whole_block && (space.operands_known & bit) != 0) {
+      bounds = space.operand_bounds[stream.number];
+      continue;
+    }
+    for (const Part& part : tile.parts) {
+      const Place place = place_of(tile, part, stream.number);
+      if (place.left != kAllSticks) return false;
+      if (!loaded_[stream.number]) continue;
+      const int64_t groups = place.stride == 0 ? 1 : place.count;
+      if (stream.source == Source::SPLAT_OPERAND) {
+        for (int64_t i = 0; i < groups; i++) {
+          bounds.include(Bounds::of(
+              load_splat(operand, place.at + i * place.stride, tile.machine.context.numerics)));
+        }
+      } else if (!is_code_format(operand.format)) {
+        bounds = {};
+      } else if (place.stride == kStickBytes) {
+        bounds.include(bounds_of_codes(place.at, groups * step.lanes));
+      } else {
+        for (int64_t i = 0; i < groups; i++) {
+          bounds.include(bounds_of_codes(place.at + i * place.stride, step.lanes));
+        }
+      }
+    }
+    if (tile.whole_block && loaded_[stream.number]) {
+      space.operand_bounds[stream.number] = bounds;
+      space.operands_known |= bit;
+    }
+  }
+  return true;
+}
+
+// Whether everything that is decoded, rounded or encoded keeps in the range of DLFloat16.
+bool TileCode::stays_ordinary(const Workspace& space, Knowledge& knowledge) const {
+  Bounds* registers = knowledge.registers;
+  for (const Stream& stream : streams_) {
+    if (stream.source == Source::REGISTER) registers[stream.number] = space.bounds[stream.number];
+  }
+  const auto second = [&](int number, SecondInput kind) {
+    switch (kind) {
+      case SecondInput::REGISTER:
+        return number < 0 ? Bounds{} : registers[number];
+      case SecondInput::RESULT:
+        return space.result_bounds[number];
+      default:
+        return knowledge.operands[number];
+    }
+  };
+  const auto of = [&](int opcode, const Bounds& a, const Bounds& b, int c) -> Bounds {
+    if (is_comparison(opcode)) return {1.0f, 1.0f, true, true};
+    if (opcode == WHERE) {
+      Bounds either = b;
+      either.include(registers[c]);
+      return either;
+    }
+    return bounds_of(opcode, a, b);
+  };
+  for (const TileInstruction& in : instructions_) {
+    Bounds exact;
+    bool then_round = in.then_round;
+    switch (in.opcode) {
+      case LOAD:
+        registers[in.destination] = knowledge.operands[in.a];
+        continue;
+      case STORE:
+        // Lanes that are not codes are stored as they are.
+        if (codes_[in.destination] && !registers[in.a].keeps_in_range()) return false;
+        continue;
+      case SPREAD:
+        registers[in.destination] = space.result_bounds[in.a];
+        continue;
+      case ROUND:
+        exact = registers[in.a];
+        then_round = is_code_format(in.format);
+        break;
+      default: {
+        const bool immediate = in.opcode == ADD_CONSTANT || in.opcode == MUL_CONSTANT;
+        const Bounds a = in.a < 0 ? Bounds::of(in.imm0) : registers[in.a];
+        const Bounds b = immediate ? Bounds::of(in.imm0) : second(in.b, in.b_is);
+        exact = in.opcode == CONSTANT || in.opcode == CONSTANT_BITS ? a : of(in.opcode, a, b, in.c);
+        if (in.is_pair()) exact = bounds_of(in.then_opcode, exact, second(in.c, in.b_is));
+      }
+    }
+    if (then_round) {
+      if (!exact.keeps_in_range()) return false;
+      if (!exact.coarse) exact = exact.rounded();
+    }
+    registers[in.destination] = exact;
+  }
+  return true;
+}
+
+bool TileCode::runs_everywhere(const Machine& machine) const {
+  if (machine.context.numerics != Numerics::DLFLOAT16) return false;
+  return std::all_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
+    if (stream.source != Source::OPERAND && stream.source != Source::SPLAT_OPERAND) return true;
+    const std::vector<int64_t>& limits = machine.step.operands[stream.number].limits;
+    return std::all_of(limits.begin(), limits.end(), [](int64_t limit) { return limit < 0; });
+  });
+}
+
+bool TileCode::run(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const {
+  if (tile.machine.context.numerics != Numerics::DLFLOAT16) return false;
+  Knowledge knowledge;
+  if (!know_operands(tile, space, knowledge)) return false;
+  const bool in_range = std::all_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
+    return stream.source != Source::OPERAND || !loaded_[stream.number] || !codes_[stream.number] ||
+           knowledge.operands[stream.number].keeps_in_range();
+  });
+  const bool ordinary = in_range && ordinary_ != nullptr && stays_ordinary(space, knowledge);
+  const bool checked = in_range && checked_ != nullptr;
+  run_parts(ordinary ? *ordinary_ : checked ? *checked_ : *any_, tile, space, totals);
+  for (int reg : lasting_) space.bounds[reg] = ordinary ? knowledge.registers[reg] : Bounds{};
+  return true;
+}
+
+void TileCode::run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
+                         std::span<const TotalsAt> totals) const {
+  const TileStep& step = tile.machine.step;
+  VectorFrame frame;
+  uint32_t splats[kMaxStreams][kMaxGroups];
+  int64_t group = 0;  // of the tile
+  const int64_t kept_groups = tile.kept_lanes / step.lanes;
+  for (const Part& part : tile.parts) {
+    frame.groups = part.run->count;
+    for (size_t i = 0; i < streams_.size(); i++) {
+      const int number = streams_[i].number;
+      VectorFrame::Stream& stream = frame.streams[i];
+      const auto lanes_at = [&](uint32_t* lanes, int64_t first, int64_t apart) {
+        stream = {reinterpret_cast<std::byte*>(lanes + first * apart),
+                  apart * int64_t{sizeof(uint32_t)}};
+      };
+      switch (streams_[i].source) {
+        case Source::OPERAND: {
+          const Place place = place_of(tile, part, number);
+          stream = {place.at, place.stride};
+          break;
+        }
+        case Source::SPLAT_OPERAND: {
+          const Place place = place_of(tile, part, number);
+          const int64_t values = place.stride == 0 ? 1 : place.count;
+          for (int64_t g = 0; g < values; g++) {
+            splats[i][g] = load_splat(step.operands[number], place.at + g * place.stride,
+                                      tile.machine.context.numerics);
+          }
+          stream = {reinterpret_cast<std::byte*>(splats[i]),
+                    place.stride == 0 ? 0 : int64_t{sizeof(uint32_t)}};
+          break;
+        }
+        case Source::RESULT_SPLAT:
+          lanes_at(space.results[number], group % kept_groups, step.result_lanes());
+          break;
+        case Source::RESULT_LANES:
+          lanes_at(space.results[number], group % kept_groups, step.lanes);
+          break;
+        case Source::REGISTER:
+          lanes_at(space.registers[number], group, step.lanes);
+          break;
+        case Source::TOTAL:
+          lanes_at(totals[number].lanes, group % kept_groups, step.lanes);
+          break;
+        case Source::SUMS:
+        case Source::SQUARES: {
+          double* parts =
+              streams_[i].source == Source::SUMS ? totals[number].sums : totals[number].squares;
+          stream = {reinterpret_cast<std::byte*>(parts + group % kept_groups * step.lanes),
+                    step.lanes * int64_t{sizeof(double)}};
+          break;
+        }
+      }
+    }
+    code.run(frame);
+    group += part.run->count;
+  }
+}
+
+void run_instructions(const std::shared_ptr<const TileCode>& code,
+                      const std::vector<TileInstruction>& instructions, const TileView& tile,
+                      Workspace& space) {
+  if (code == nullptr || !tile.machine.translated || !code->run(tile, space, {})) {
+    run_instructions(instructions, tile, space);
+  }
+}
+
+}  // namespace spyre::card

@@ -1,0 +1,77 @@
+// Bodies of tile programs as machine code: one pass over the operands instead of one over a tile
+// for each instruction, with the same bits.
+//
+// A list of instructions is translated in three forms. The first is for tiles whose magnitudes, as
+// bounds of their operands show, never leave the range of DLFloat16: there decoding, rounding and
+// encoding are a few operations. The second one is for tiles whose operands are in range, and looks
+// whether results are; lanes where one is not are computed again by the third form, which is for
+// everything. Reductions can be part of the code. What cannot be translated (rare instructions and
+// formats, the ends of operands that stop inside of a tile) is left to the interpreter.
+//
+// Example: auto code = TileCode::translate(step, body, {}, {}); if (!code || !code->run(tile,
+// space, {})) run_instructions(body, tile, space);
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tile_machine.h"
+#include "vector_compiler.h"
+
+namespace spyre::card {
+
+class TileCode {
+ public:
+  // `lasting` are the registers that somebody reads afterwards, other than `reductions`. Nothing
+  // when the instructions cannot be translated. Equal instructions on equal operands are translated
+  // once in a process.
+  static std::shared_ptr<const TileCode> translate(const TileStep& step,
+                                                   const std::vector<TileInstruction>& instructions,
+                                                   std::vector<int> lasting,
+                                                   const std::vector<TileReduction>& reductions);
+
+  // Whether all tiles of a step can be run: no operand ends inside of one.
+  bool runs_everywhere(const Machine& machine) const;
+  // False when this tile has to be interpreted; nothing has been done then. `totals` are those of
+  // the reductions.
+  bool run(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const;
+  bool reduces() const { return !reductions_.empty(); }
+  bool has_lasting() const { return !lasting_.empty(); }
+
+ private:
+  friend class TileTranslator;
+  // Where a stream of the code is found.
+  enum class Source : int8_t {
+    OPERAND,
+    SPLAT_OPERAND,
+    RESULT_LANES,
+    RESULT_SPLAT,
+    REGISTER,
+    TOTAL,
+    SUMS,
+    SQUARES
+  };
+  struct Stream {
+    Source source;
+    int number;
+    int64_t apart;  // bytes from 32 lanes to the next ones
+    bool operator==(const Stream&) const = default;
+  };
+
+  struct Knowledge;
+  bool know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge) const;
+  bool stays_ordinary(const Workspace& space, Knowledge& knowledge) const;
+  void run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
+                 std::span<const TotalsAt> totals) const;
+
+  std::vector<TileInstruction> instructions_;
+  std::vector<int> lasting_;
+  std::vector<TileReduction> reductions_;
+  std::vector<Stream> streams_;
+  std::vector<bool> codes_;   // by operand: it is DLFloat16
+  std::vector<bool> loaded_;  // by operand
+  std::unique_ptr<CompiledVectors> ordinary_, checked_, any_;
+};
+
+}  // namespace spyre::card

@@ -1,0 +1,24 @@
+// What instructions of tile programs do to a vector, as values of a VectorCode: the definitions of
+// tile_operations.inl, written down instead of computed, so that translated code has their bits.
+//
+// Example: record_instruction(code, ADD, x, y, -1, 0, 0) is the value of x + y.
+#pragma once
+
+#include <cstdint>
+
+#include "vector_code.h"
+
+namespace spyre::card {
+
+// -1 when the instruction cannot be recorded.
+int record_instruction(VectorCode& code, int opcode, int a, int b, int c, uint32_t imm0,
+                       uint32_t imm1);
+
+// Codes of DLFloat16, as LOAD_CODES gives them, to float32; rounding; and codes again, in the upper
+// halves of the lanes. `ordinary`: all are zero or of magnitudes from 2^-30 to 2^32, before and
+// after rounding. `coarse`: they need no rounding.
+int record_decode(VectorCode& code, int codes, bool ordinary);
+int record_round(VectorCode& code, int value, bool ordinary);
+int record_encode(VectorCode& code, int value, bool ordinary, bool coarse);
+
+}  // namespace spyre::card

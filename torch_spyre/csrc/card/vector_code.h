@@ -1,0 +1,127 @@
+// Straight-line code on vectors of 16 lanes of 32 bits, as data: what a body of a tile program does
+// to some of its lanes, before it becomes instructions of a processor (vector_compiler.h).
+//
+// Code is a list of values, each made of earlier ones; equal values are made once, and what depends
+// on constants only is computed while recording. Lanes have no type: operations say what they are.
+// Values that comparisons make are masks, one bit a lane.
+//
+// Example: 2 * x of a stream of lanes, in place:
+//   VectorCode code;
+//   const int s = code.add_stream(128), x = code.load(VectorOp::LOAD_LANES, s, 0);
+//   code.store(VectorOp::STORE_LANES, s, 0, code.make(VectorOp::ADD, x, x));
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+namespace spyre::card {
+
+enum class VectorOp : uint8_t {
+  CONSTANT,  // the word in every lane
+  // From memory: 16 codes of 16 bits with their sign in the upper half of the lane; 16 lanes; one
+  // lane in all.
+  LOAD_CODES,
+  LOAD_LANES,
+  LOAD_SPLAT,
+  // To memory: 16 lanes; the upper halves of the 32 lanes of a and b.
+  STORE_LANES,
+  STORE_CODES,
+  // In memory: 8 sums in float64 of the 32 lanes of a and b, and in the second stream of squares.
+  ADD_MOMENTS,
+  // Leaves the code for that of the cold form, which begins anew with these lanes, where mask a has
+  // a bit. All stores follow it.
+  GUARD,
+  // float32
+  ADD,
+  SUB,
+  MUL,
+  DIV,
+  FMA,  // a * b + c, rounded once
+  SQRT,
+  MAX,       // a > b ? a : b
+  MIN,       // a < b ? a : b
+  ROUND,     // imm: 0 even, 1 floor, 2 ceil, 3 trunc
+  TO_INT,    // toward zero; what does not fit is the smallest integer
+  TO_FLOAT,  // of integers
+  // integers
+  INT_ADD,
+  INT_SUB,
+  INT_MUL,
+  INT_MAXIMUM,
+  INT_MINIMUM,
+  UINT_MAXIMUM,
+  UINT_MINIMUM,
+  AND,
+  OR,
+  XOR,
+  SHIFT_LEFT,  // by imm, as are the following
+  SHIFT_RIGHT,
+  SHIFT_RIGHT_SIGNED,
+  TAKE_BITS,  // where c has ones those of a, elsewhere those of b
+  // masks
+  COMPARE,       // float32; imm is a Comparison
+  INT_COMPARE,   // imm is a Comparison
+  UINT_COMPARE,  // imm is a Comparison
+  MASK_AND,
+  MASK_OR,
+  MASK_NOT,
+  MASK_LANES,  // all ones where the mask is set
+  SELECT,      // where mask a is set b, elsewhere c
+  KEEP,        // where mask a is set b, elsewhere zero
+};
+
+// As processors number them; all but NOT_EQUAL are false for NaN.
+enum class Comparison : uint8_t { EQUAL = 0, LESS = 1, LESS_EQUAL = 2, NOT_EQUAL = 4 };
+
+bool is_mask(VectorOp op);
+
+struct VectorValue {
+  VectorOp op = VectorOp::CONSTANT;
+  uint8_t imm = 0;
+  int a = -1, b = -1, c = -1;
+  uint32_t word = 0;  // of a constant; the number of a stream
+  int half = 0;       // of the 32 lanes of an iteration, for loads and stores of 16
+  int second = 0;     // stream
+};
+
+// A place in memory that code walks along: an iteration of 32 lanes moves it by `step` bytes inside
+// of a group of lanes.
+struct VectorStream {
+  int64_t step = 0;
+};
+
+class VectorCode {
+ public:
+  int add_stream(int64_t step) {
+    streams_.push_back({step});
+    return static_cast<int>(streams_.size()) - 1;
+  }
+  int constant(uint32_t word);
+  int make(VectorOp op, int a, int b = -1, int c = -1, int imm = 0);
+  int load(VectorOp op, int stream, int half);
+  void store(VectorOp op, int stream, int half, int a, int b = -1);
+  void add_moments(int sums, int squares, int a, int b);
+  void guard(int mask);
+
+  // Drops values that nobody stores.
+  void drop_unused();
+
+  const std::vector<VectorValue>& values() const { return values_; }
+  const std::vector<VectorStream>& streams() const { return streams_; }
+  bool is_constant(int value) const { return values_[value].op == VectorOp::CONSTANT; }
+
+ private:
+  using Key = std::tuple<VectorOp, uint8_t, int, int, int, uint32_t, int, int>;
+
+  int add(const VectorValue& value);
+  bool fold(VectorOp op, int a, int b, int imm, uint32_t& word) const;
+
+  std::vector<VectorValue> values_;
+  std::vector<VectorStream> streams_;
+  std::map<Key, int> known_;
+  int stores_ = 0;  // what is loaded after a store is another value
+};
+
+}  // namespace spyre::card

@@ -1,0 +1,551 @@
+#include "vector_compiler.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "evex.h"
+
+namespace spyre::card {
+
+#if defined(__x86_64__)
+
+bool has_vector_compiler() {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return has;
+}
+
+namespace {
+
+constexpr int kZmmRegisters = 32, kMaskRegisters = 8;
+constexpr int kLanesOfIteration = 32;
+constexpr int kFrame = RDI, kGroups = RSI, kScratch = RAX;
+// Those of streams; the last six belong to the caller.
+constexpr std::array<int, 12> kPointers = {RCX, RDX, R8,  R9,  R10, R11,
+                                           RBX, RBP, R12, R13, R14, R15};
+constexpr size_t kFreePointers = 6;
+
+int32_t offset_of_stream(int stream) {
+  return static_cast<int32_t>(offsetof(VectorFrame, streams) +
+                              stream * sizeof(VectorFrame::Stream));
+}
+
+struct OutOfRegisters {};
+
+// Numbers that are free, the smallest first.
+class FreeRegisters {
+ public:
+  FreeRegisters(int first, int last) {
+    for (int i = last; i-- > first;) free_.push_back(i);
+  }
+  int take() {
+    if (free_.empty()) throw OutOfRegisters{};
+    const auto least = std::min_element(free_.begin(), free_.end());
+    const int reg = *least;
+    free_.erase(least);
+    highest_ = std::max(highest_, reg);
+    return reg;
+  }
+  void give(int reg) { free_.push_back(reg); }
+  int highest() const { return highest_; }
+
+ private:
+  std::vector<int> free_;
+  int highest_ = -1;
+};
+
+// The words of constants, each once; vectors of words first, since they must be aligned.
+class ConstantPool {
+ public:
+  int offset_of(uint32_t word) {
+    const auto [at, is_new] = offsets_.try_emplace(word, static_cast<int>(words_.size()) * 4);
+    if (is_new) words_.push_back(word);
+    return at->second;
+  }
+  // Word numbers that take the upper halves of 32 lanes.
+  ConstantPool() {
+    for (uint32_t i = 0; i < 16; i++) words_.push_back((4 * i + 1) | (4 * i + 3) << 16);
+  }
+  static constexpr int kUpperHalves = 0;
+  const std::vector<uint32_t>& words() const { return words_; }
+
+ private:
+  std::vector<uint32_t> words_;
+  std::map<uint32_t, int> offsets_;
+};
+
+class Compiler {
+ public:
+  // Constants that have registers from kZmmRegisters - kept.size() on.
+  Compiler(const VectorCode& code, const VectorCode* cold, int lanes, std::vector<uint32_t> kept,
+           bool keeps_halves)
+      : hot_(code),
+        cold_(cold),
+        lanes_(lanes),
+        kept_(std::move(kept)),
+        free_(kZmmRegisters - static_cast<int>(kept_.size()) - (keeps_halves ? 1 : 0)),
+        halves_(keeps_halves ? free_ : -1),
+        registers_(0, free_),
+        masks_(1, kMaskRegisters) {}
+
+  std::vector<uint8_t> compile() {
+    const size_t streams = hot_.streams().size();
+    const size_t pointers = std::min(streams, kPointers.size());
+    for (size_t i = kFreePointers; i < pointers; i++) as_.push(kPointers[i]);
+    as_.load(kGroups, kFrame, offsetof(VectorFrame, groups));
+    for (size_t i = 0; i < pointers; i++) {
+      as_.load(kPointers[i], kFrame, offset_of_stream(static_cast<int>(i)));
+    }
+    for (size_t i = 0; i < kept_.size(); i++) {
+      as_.vector(kBroadcast, kZmmRegisters - 1 - static_cast<int>(i), 0,
+                 VectorOperand::constant(pool_.offset_of(kept_[i]), false));
+    }
+    if (halves_ >= 0) {
+      as_.vector(kLoadPs, halves_, 0, VectorOperand::constant(ConstantPool::kUpperHalves, false));
+    }
+    const size_t loop = as_.position();
+    for (iteration_ = 0; iteration_ < iterations(); iteration_++) {
+      emit_iteration(hot_);
+      ends_.push_back(as_.position());
+    }
+    for (size_t i = 0; i < streams; i++) {
+      const int32_t at = offset_of_stream(static_cast<int>(i));
+      const int32_t step = at + static_cast<int32_t>(offsetof(VectorFrame::Stream, step));
+      if (i < pointers) {
+        as_.add_memory(kPointers[i], kFrame, step);
+      } else {
+        as_.load(kScratch, kFrame, at);
+        as_.add_memory(kScratch, kFrame, step);
+        as_.store(kScratch, kFrame, at);
+      }
+    }
+    as_.decrement(kGroups);
+    as_.jump_if_not_zero(loop);
+    as_.vzeroupper();
+    for (size_t i = pointers; i-- > kFreePointers;) as_.pop(kPointers[i]);
+    as_.ret();
+    for (iteration_ = 0; iteration_ < static_cast<int>(guards_.size()); iteration_++) {
+      as_.resolve(guards_[iteration_]);
+      emit_iteration(*cold_);
+      as_.jump(ends_[iteration_]);
+    }
+    return as_.finish(pool_.words());
+  }
+
+  int registers_used() const { return most_used_; }
+
+ private:
+  int iterations() const { return lanes_ / kLanesOfIteration; }
+
+  void emit_iteration(const VectorCode& code) {
+    code_ = &code;
+    last_use_.assign(values().size(), -1);
+    where_.assign(values().size(), -1);
+    for (size_t i = 0; i < values().size(); i++) {
+      const VectorValue& v = values()[i];
+      for (int input : {v.a, v.b, v.c}) {
+        if (input >= 0) last_use_[input] = static_cast<int>(i);
+      }
+    }
+    registers_ = FreeRegisters(0, free_);
+    masks_ = FreeRegisters(1, kMaskRegisters);
+    for (size_t i = 0; i < values().size(); i++) {
+      if (values()[i].op != VectorOp::CONSTANT) emit(static_cast<int>(i));
+    }
+    most_used_ = std::max(most_used_, registers_.highest() + 1);
+  }
+  const std::vector<VectorValue>& values() const { return code_->values(); }
+
+  // ---- Where values are -------------------------------------------------------------------------
+
+  bool dies(int value, int at) const {
+    return value >= 0 && !code_->is_constant(value) && last_use_[value] == at;
+  }
+  void free_inputs(int at, int except = -1) {
+    const VectorValue& v = values()[at];
+    std::array<int, 3> inputs = {v.a, v.b, v.c};
+    for (size_t i = 0; i < inputs.size(); i++) {
+      const int input = inputs[i];
+      if (input == except || !dies(input, at)) continue;
+      if (std::find(inputs.begin(), inputs.begin() + i, input) != inputs.begin() + i) continue;
+      (is_mask(values()[input].op) ? masks_ : registers_).give(where_.at(input));
+    }
+    for (int reg : temporaries_) registers_.give(reg);
+    temporaries_.clear();
+  }
+  int kept_register(uint32_t word) const {
+    const auto at = std::find(kept_.begin(), kept_.end(), word);
+    return at == kept_.end() ? -1 : kZmmRegisters - 1 - static_cast<int>(at - kept_.begin());
+  }
+  // In a register, if need be one that lasts for this instruction.
+  int in_register(int value) {
+    if (!code_->is_constant(value)) return where_.at(value);
+    const uint32_t word = values()[value].word;
+    const int kept = kept_register(word);
+    if (kept >= 0) return kept;
+    const int reg = registers_.take();
+    temporaries_.push_back(reg);
+    as_.vector(kBroadcast, reg, 0, VectorOperand::constant(pool_.offset_of(word), false));
+    return reg;
+  }
+  // As the last operand of an instruction.
+  VectorOperand operand(int value) {
+    if (!code_->is_constant(value)) return VectorOperand::reg(where_.at(value));
+    const uint32_t word = values()[value].word;
+    const int kept = kept_register(word);
+    if (kept >= 0) return VectorOperand::reg(kept);
+    return VectorOperand::constant(pool_.offset_of(word), true);
+  }
+  int take_result(int at) {
+    const int reg = registers_.take();
+    place(at, reg);
+    return reg;
+  }
+  void place(int at, int reg) { where_[at] = reg; }
+
+  VectorOperand memory(int stream, int32_t inside) {
+    const int32_t displacement =
+        inside + static_cast<int32_t>(iteration_ * code_->streams()[stream].step);
+    if (stream < static_cast<int>(kPointers.size())) {
+      return VectorOperand::at(kPointers[stream], displacement);
+    }
+    as_.load(kScratch, kFrame, offset_of_stream(stream));
+    return VectorOperand::at(kScratch, displacement);
+  }
+
+  // ---- Instructions -----------------------------------------------------------------------------
+
+  void binary(int at, const Encoding& encoding, bool commutes) {
+    int a = values()[at].a, b = values()[at].b;
+    if (commutes && code_->is_constant(a)) std::swap(a, b);
+    const int first = in_register(a);
+    const VectorOperand second = operand(b);
+    free_inputs(at);
+    as_.vector(encoding, take_result(at), first, second);
+  }
+  void unary(int at, const Encoding& encoding) {
+    const VectorOperand input = operand(values()[at].a);
+    free_inputs(at);
+    as_.vector(encoding, take_result(at), 0, input);
+  }
+  void shift(int at, ShiftKind kind) {
+    const VectorOperand input = operand(values()[at].a);
+    free_inputs(at);
+    as_.vector_imm(kShiftD, static_cast<int>(kind), take_result(at), input, values()[at].imm);
+  }
+  void compare(int at, const Encoding& encoding) {
+    const VectorValue& v = values()[at];
+    const int first = in_register(v.a);
+    const VectorOperand second = operand(v.b);
+    free_inputs(at);
+    const int mask = masks_.take();
+    as_.vector_imm(encoding, mask, first, second, v.imm);
+    place(at, mask);
+  }
+  void mask_op(int at, uint8_t opcode) {
+    const VectorValue& v = values()[at];
+    const int a = where_.at(v.a), b = v.b < 0 ? a : where_.at(v.b);
+    free_inputs(at);
+    const int mask = masks_.take();
+    as_.mask_op(opcode, mask, a, b);
+    place(at, mask);
+  }
+
+  // The sum's register is the result's, or else that of a factor.
+  void fma(int at) {
+    const VectorValue& v = values()[at];
+    if (dies(v.c, at) && v.c != v.a && v.c != v.b) {
+      int a = v.a, b = v.b;
+      if (code_->is_constant(a)) std::swap(a, b);
+      const int to = where_.at(v.c);
+      const int first = in_register(a);
+      as_.vector(kFma231Ps, to, first, operand(b));
+      free_inputs(at, v.c);
+      place(at, to);
+      return;
+    }
+    int a = v.a, b = v.b;
+    const bool b_dies = dies(b, at) && b != v.c && a != b;
+    const bool a_dies = dies(a, at) && a != v.c && a != b;
+    if (b_dies && !a_dies) std::swap(a, b);
+    const bool reuses = a_dies || b_dies;
+    // Everything else must be in place before the copy, which may take a register that dies here.
+    const int second = in_register(b);
+    int to;
+    if (reuses) {
+      to = where_.at(a);
+    } else {
+      to = registers_.take();
+      move_into(to, a);
+    }
+    as_.vector(kFma213Ps, to, second, operand(v.c));
+    free_inputs(at, reuses ? a : -1);
+    place(at, to);
+  }
+  void move_into(int to, int value) {
+    if (code_->is_constant(value) && kept_register(values()[value].word) < 0) {
+      as_.vector(kBroadcast, to, 0,
+                 VectorOperand::constant(pool_.offset_of(values()[value].word), false));
+    } else {
+      as_.vector(kMoveD, to, 0, VectorOperand::reg(in_register(value)));
+    }
+  }
+  // c ? a : b of bits; a's register is the result's.
+  void take_bits(int at) {
+    const VectorValue& v = values()[at];
+    const bool reuses = dies(v.a, at) && v.a != v.b && v.a != v.c;
+    int to;
+    if (reuses) {
+      to = where_.at(v.a);
+    } else {
+      to = registers_.take();
+      move_into(to, v.a);
+    }
+    const int second = in_register(v.b);
+    constexpr int kThirdSelects = 0xe4;  // bit 4a + 2b + c of the table: c ? a : b
+    as_.vector_imm(kTernaryLogicD, to, second, operand(v.c), kThirdSelects);
+    free_inputs(at, reuses ? v.a : -1);
+    place(at, to);
+  }
+  void select(int at) {
+    const VectorValue& v = values()[at];
+    const int mask = where_.at(v.a), no = in_register(v.c);
+    const VectorOperand yes = operand(v.b);
+    free_inputs(at);
+    as_.vector(kBlendPs, take_result(at), no, yes, mask);
+  }
+  void keep(int at) {
+    const VectorValue& v = values()[at];
+    const int mask = where_.at(v.a);
+    VectorOperand value = operand(v.b);
+    free_inputs(at);
+    const bool from_memory = value.kind == VectorOperand::Kind::CONSTANT;
+    value.broadcast = false;
+    as_.vector(from_memory ? kBroadcast : kMoveD, take_result(at), 0, value, mask, true);
+  }
+  void store_codes(int at) {
+    const VectorValue& v = values()[at];
+    const bool reuses = dies(v.a, at) && v.a != v.b;
+    int packed;
+    if (reuses) {
+      packed = where_.at(v.a);
+    } else {
+      packed = registers_.take();
+      move_into(packed, v.a);
+    }
+    as_.vector(kPermuteWords2, packed, halves_, VectorOperand::reg(in_register(v.b)));
+    as_.vector(kStorePs, packed, 0, memory(static_cast<int>(v.word), 0));
+    free_inputs(at, reuses ? v.a : -1);
+    registers_.give(packed);
+  }
+
+  // Sums of 32 lanes as ((0 + 1) + (2 + 3)) of vectors of 8, squares one after another; then both
+  // to what is in memory.
+  void add_moments(int at) {
+    const VectorValue& v = values()[at];
+    std::array<int, 4> eights;
+    for (int i = 0; i < 4; i++) {
+      const int sixteen = in_register(i < 2 ? v.a : v.b);
+      eights[i] = registers_.take();
+      if (i % 2 == 0) {
+        as_.vector(kToDoubles, eights[i], 0, VectorOperand::reg(sixteen));
+      } else {
+        as_.vector_imm(kUpperLanes, sixteen, 0, VectorOperand::reg(eights[i]), 1);
+        as_.vector(kToDoubles, eights[i], 0, VectorOperand::reg(eights[i]));
+      }
+    }
+    const int sum = registers_.take(), other = registers_.take();
+    const auto add_to_memory = [&](uint32_t stream, int value) {
+      const VectorOperand place = memory(static_cast<int>(stream), 0);
+      as_.vector(kAddPd, value, value, place);
+      as_.vector(kStorePs, value, 0, place);
+    };
+    as_.vector(kMulPd, sum, eights[0], VectorOperand::reg(eights[0]));
+    for (int i = 1; i < 4; i++) {
+      as_.vector(kFma231Pd, sum, eights[i], VectorOperand::reg(eights[i]));
+    }
+    add_to_memory(static_cast<uint32_t>(v.second), sum);
+    as_.vector(kAddPd, sum, eights[0], VectorOperand::reg(eights[1]));
+    as_.vector(kAddPd, other, eights[2], VectorOperand::reg(eights[3]));
+    as_.vector(kAddPd, sum, sum, VectorOperand::reg(other));
+    add_to_memory(v.word, sum);
+    for (int reg : eights) registers_.give(reg);
+    registers_.give(sum);
+    registers_.give(other);
+    free_inputs(at);
+  }
+
+  void emit(int at) {
+    const VectorValue& v = values()[at];
+    const int stream = static_cast<int>(v.word);
+    switch (v.op) {
+      case VectorOp::CONSTANT:
+        return;
+      case VectorOp::LOAD_CODES:
+        return as_.vector(kLoadCodes, take_result(at), 0, memory(stream, 32 * v.half));
+      case VectorOp::LOAD_LANES:
+        return as_.vector(kLoadPs, take_result(at), 0, memory(stream, 64 * v.half));
+      case VectorOp::LOAD_SPLAT:
+        return as_.vector(kBroadcast, take_result(at), 0, memory(stream, 0));
+      case VectorOp::STORE_LANES: {
+        const int from = in_register(v.a);
+        as_.vector(kStorePs, from, 0, memory(stream, 64 * v.half));
+        return free_inputs(at);
+      }
+      case VectorOp::STORE_CODES:
+        return store_codes(at);
+      case VectorOp::ADD_MOMENTS:
+        return add_moments(at);
+      case VectorOp::GUARD:
+        as_.test_mask(where_.at(v.a));
+        guards_.push_back(as_.jump_if_not_zero_later());
+        return free_inputs(at);
+      case VectorOp::ADD:
+        return binary(at, kAddPs, true);
+      case VectorOp::SUB:
+        return binary(at, kSubPs, false);
+      case VectorOp::MUL:
+        return binary(at, kMulPs, true);
+      case VectorOp::DIV:
+        return binary(at, kDivPs, false);
+      case VectorOp::FMA:
+        return fma(at);
+      case VectorOp::SQRT:
+        return unary(at, kSqrtPs);
+      case VectorOp::MAX:
+        return binary(at, kMaxPs, false);
+      case VectorOp::MIN:
+        return binary(at, kMinPs, false);
+      case VectorOp::ROUND: {
+        const VectorOperand input = operand(v.a);
+        free_inputs(at);
+        constexpr int kQuiet = 8;
+        return as_.vector_imm(kRoundPs, take_result(at), 0, input, v.imm | kQuiet);
+      }
+      case VectorOp::TO_INT:
+        return unary(at, kToInt);
+      case VectorOp::TO_FLOAT:
+        return unary(at, kToFloat);
+      case VectorOp::INT_ADD:
+        return binary(at, kAddD, true);
+      case VectorOp::INT_SUB:
+        return binary(at, kSubD, false);
+      case VectorOp::INT_MUL:
+        return binary(at, kMulD, true);
+      case VectorOp::INT_MAXIMUM:
+        return binary(at, kMaxSD, true);
+      case VectorOp::INT_MINIMUM:
+        return binary(at, kMinSD, true);
+      case VectorOp::UINT_MAXIMUM:
+        return binary(at, kMaxUD, true);
+      case VectorOp::UINT_MINIMUM:
+        return binary(at, kMinUD, true);
+      case VectorOp::AND:
+        return binary(at, kAndD, true);
+      case VectorOp::OR:
+        return binary(at, kOrD, true);
+      case VectorOp::XOR:
+        return binary(at, kXorD, true);
+      case VectorOp::SHIFT_LEFT:
+        return shift(at, ShiftKind::LEFT);
+      case VectorOp::SHIFT_RIGHT:
+        return shift(at, ShiftKind::RIGHT);
+      case VectorOp::SHIFT_RIGHT_SIGNED:
+        return shift(at, ShiftKind::RIGHT_SIGNED);
+      case VectorOp::TAKE_BITS:
+        return take_bits(at);
+      case VectorOp::COMPARE:
+        return compare(at, kComparePs);
+      case VectorOp::INT_COMPARE:
+        return compare(at, kCompareD);
+      case VectorOp::UINT_COMPARE:
+        return compare(at, kCompareUD);
+      case VectorOp::MASK_AND:
+        return mask_op(at, 0x41);
+      case VectorOp::MASK_OR:
+        return mask_op(at, 0x45);
+      case VectorOp::MASK_NOT:
+        return mask_op(at, 0x44);
+      case VectorOp::MASK_LANES: {
+        const int mask = where_.at(v.a);
+        free_inputs(at);
+        return as_.vector(kMaskToLanes, take_result(at), 0, VectorOperand::reg(mask));
+      }
+      case VectorOp::SELECT:
+        return select(at);
+      case VectorOp::KEEP:
+        return keep(at);
+    }
+  }
+
+  const VectorCode& hot_;
+  const VectorCode* cold_;
+  const int lanes_;
+  const std::vector<uint32_t> kept_;
+  const int free_;    // registers that values can have
+  const int halves_;  // register with the numbers of upper halves, or -1
+  const VectorCode* code_ = nullptr;
+  int iteration_ = 0;
+  int most_used_ = 0;
+  std::vector<size_t> ends_, guards_;  // by iteration
+  Assembler as_;
+  ConstantPool pool_;
+  FreeRegisters registers_, masks_;
+  std::vector<int> temporaries_;
+  std::vector<int> last_use_, where_;  // by value
+};
+
+// Constants by how often they are used, the most used first.
+std::vector<uint32_t> constants_by_use(const VectorCode& code) {
+  std::map<uint32_t, int> uses;
+  for (const VectorValue& v : code.values()) {
+    for (int input : {v.a, v.b, v.c}) {
+      if (input >= 0 && code.is_constant(input)) uses[code.values()[input].word]++;
+    }
+  }
+  std::vector<std::pair<int, uint32_t>> order;
+  for (const auto& [word, count] : uses) order.push_back({-count, word});
+  std::sort(order.begin(), order.end());
+  std::vector<uint32_t> words;
+  for (const auto& [count, word] : order) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
+                                                 const VectorCode* cold) {
+  if (!has_vector_compiler() || code.streams().size() > kMaxStreams) return nullptr;
+  code.drop_unused();
+  for (const VectorStream& stream : code.streams()) {
+    const int64_t reach = stream.step * (lanes / kLanesOfIteration);
+    if (reach < INT32_MIN / 2 || reach > INT32_MAX / 2) return nullptr;
+  }
+  const bool halves = std::any_of(code.values().begin(), code.values().end(),
+                                  [](const auto& v) { return v.op == VectorOp::STORE_CODES; });
+  try {
+    // First without registers for constants: what is left over is theirs.
+    Compiler without(code, cold, lanes, {}, halves);
+    without.compile();
+    std::vector<uint32_t> kept = constants_by_use(code);
+    const int room = kZmmRegisters - (halves ? 1 : 0) - without.registers_used();
+    if (static_cast<int>(kept.size()) > room) kept.resize(std::max(room, 0));
+    std::unique_ptr<MachineCode> made =
+        MachineCode::make(Compiler(code, cold, lanes, std::move(kept), halves).compile());
+    return made ? std::make_unique<CompiledVectors>(std::move(made)) : nullptr;
+  } catch (const OutOfRegisters&) {
+    return nullptr;
+  }
+}
+
+#else
+
+bool has_vector_compiler() { return false; }
+std::unique_ptr<CompiledVectors> compile_vectors(VectorCode, int, const VectorCode*) {
+  return nullptr;
+}
+
+#endif
+
+}  // namespace spyre::card

@@ -1,0 +1,53 @@
+// From a VectorCode to machine code that runs it on groups of lanes.
+//
+// Registers hold values from where they are made to where they are used last; constants that are
+// used often have registers of their own, others are read from memory. Code that needs more
+// registers than there are is refused, as is everything on processors without AVX-512.
+//
+// Example: auto f = compile_vectors(code, 64); VectorFrame frame; ...; f->run(frame);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "machine_code.h"
+#include "vector_code.h"
+
+namespace spyre::card {
+
+constexpr int kMaxStreams = 64;
+
+// What compiled code runs on: so many groups, and for each stream where the first one is and how
+// far the next one is from it. Code moves `at` as it goes.
+struct VectorFrame {
+  int64_t groups = 0;
+  struct Stream {
+    std::byte* at;
+    int64_t step;
+  };
+  Stream streams[kMaxStreams];
+};
+
+class CompiledVectors {
+ public:
+  explicit CompiledVectors(std::unique_ptr<MachineCode> code) : code_(std::move(code)) {}
+
+  // At least one group.
+  void run(VectorFrame& frame) const { code_->entry<void (*)(VectorFrame*)>()(&frame); }
+  size_t bytes() const { return code_->bytes(); }
+
+ private:
+  std::unique_ptr<MachineCode> code_;
+};
+
+// Whether this processor can run compiled code.
+bool has_vector_compiler();
+
+// `lanes` of a group, a multiple of 32. `cold` is where guards of the code lead to; it has the same
+// streams. Nothing when the code is refused.
+std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
+                                                 const VectorCode* cold = nullptr);
+
+}  // namespace spyre::card
