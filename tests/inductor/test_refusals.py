@@ -73,7 +73,7 @@ def test_a_view_that_coordinates_cannot_express(monkeypatch):
 
 
 def test_a_mistake_of_the_planner_is_called_one(monkeypatch):
-    failing_for_exp(monkeypatch, plan, "divide", KeyError("c7"))
+    failing_for_exp(monkeypatch, specs, "make_spec", KeyError("c7"))
     message = refusal()
     assert "CompilerMistake: KeyError: 'c7'" in message
     assert_tells_where(message)
@@ -140,7 +140,7 @@ def test_a_bundle_that_fails_leaves_nothing_in_the_cache(monkeypatch, tmp_path):
 
 def test_a_graph_works_again_after_a_refusal(monkeypatch):
     with monkeypatch.context() as broken:
-        failing_for_exp(broken, plan, "divide", KeyError("c7"))
+        failing_for_exp(broken, specs, "make_spec", KeyError("c7"))
         refusal()
     result = torch.compile(program)(X.to("spyre")).cpu()
     torch.testing.assert_close(result, program(X.float()).half(), rtol=1e-2, atol=1e-2)
