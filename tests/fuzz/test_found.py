@@ -53,6 +53,12 @@ FOUND = {
         (Input("a", (1, 0), "F16"), Input("i", (1,), "I64", "index7"), Input("b", (1, 1), "F16")),
         ("c = F.pad(a, [2, 5], value=0)", "d = c.index_add(-1, i, b)"), ("d",),
     ),
+    "of equal numbers in a row that is alone the first is the largest": Program(
+        (Input("a", (6,), "F16"),),
+        ("b = a.masked_fill(a > 0, 0)", "c = b.unflatten(0, (1, 6))",
+         "d = torch.argmax(c, 1, keepdim=True)"),
+        ("d",),
+    ),
 }  # fmt: skip
 
 

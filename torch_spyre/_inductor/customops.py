@@ -208,7 +208,8 @@ def _(x: Tensor, k: int, dim: int) -> Tensor:
 
 @custom_op("spyre::topkindex", mutates_args=())
 def topkindex(x: Tensor, k: int, dim: int) -> Tensor:
-    return torch.topk(x, k, dim)[1]
+    # Of equal values the first, as on the card; torch.topk takes any.
+    return torch.sort(x, dim=dim, descending=True, stable=True)[1].narrow(dim, 0, k).contiguous()
 
 
 @topkindex.register_fake
