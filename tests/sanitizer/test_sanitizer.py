@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor.utils import fresh_cache
 
 import torch_spyre._C as _C
 from tests.sanitizer.cases import handmade_cases, record
@@ -127,3 +128,13 @@ def test_names_of_another_version_are_refused(scratchpad, tmp_path):
     names.write_text(names.read_text().replace('"version": 1', '"version": 9'))
     with pytest.raises(RuntimeError, match="version 9"), torch.spyre.sanitizer():
         scratchpad.launch(tmp_path / "code")
+
+
+def test_kernels_whose_files_are_gone_are_checked_without_names():
+    x = torch.randn(3, 70).half().to("spyre")
+    with fresh_cache():
+        compiled = torch.compile(lambda x: torch.exp(x) * 3)
+        expected = compiled(x).cpu()
+    with torch.spyre.sanitizer():
+        found = compiled(x).cpu()
+    assert torch.equal(found, expected)

@@ -196,9 +196,14 @@ _kernels: weakref.WeakSet[SpyreKernel] = weakref.WeakSet()
 
 
 def write_checks_of_all() -> None:
-    """The sanitizer is switched on: for all kernels that there are."""
+    """The sanitizer is switched on: for all kernels that there are.
+
+    Of those whose files somebody has deleted since, only accesses to memory are checked."""
     for kernel in list(_kernels):
-        kernel.write_checks()
+        if Path(kernel.directory).is_dir():
+            kernel.write_checks()
+        else:
+            _log.warning("%s is checked without names: %s is gone", kernel.name, kernel.directory)
 
 
 counters: dict[str, int] = {
