@@ -10,6 +10,8 @@ import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
 
 from torch_spyre._inductor.accesses import linear_index
 from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
@@ -32,6 +34,17 @@ def never(target: torch._ops.OpOverload) -> str:
     name = target._schema.name.split("::")[1]
     if target.namespace == "aten" and name.strip("_").startswith(_SCATTERS):
         return "the card has no indirect stores of single elements"
+    return ""
+
+
+def size_is_open(node: torch.fx.Node | None) -> str:
+    """Why a node cannot be planned: a size of what it reads or makes is known only when it runs."""
+    if node is None:
+        return ""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    tensors = [t for t in pytree.tree_leaves(values) if isinstance(t, torch.Tensor)]
+    if any(free_unbacked_symbols(t) for t in tensors):
+        return "a size depends on the values of a tensor"
     return ""
 
 
@@ -164,7 +177,7 @@ def _usual_reason(op: torch._ops.OpOverload) -> str:
 
 def _shape_of(node: Any) -> str:
     try:
-        size = [static_size(s) for s in node.get_size()]
+        size = [s if free_unbacked_symbols(s) else static_size(s) for s in node.get_size()]
     except (AttributeError, NotImplementedError):
         return ""
     return "x".join(map(str, size)) or "scalar"

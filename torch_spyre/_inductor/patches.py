@@ -30,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
 from torch_spyre._inductor import fakes, lowering, native, replay
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre._inductor.origins import is_view
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
 from torch_spyre.compile_hooks import compiles_for_spyre
@@ -69,8 +70,11 @@ def _realise_every_operation() -> None:
             return lower_for_spyre(self, target, args, kwargs)
 
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
-        if native.never(target):
-            return _fall_back(self, target, args, kwargs, native.never(target))
+        left = native.never(target) or (
+            "" if is_view(target) else native.size_is_open(V.graph.current_node)
+        )
+        if left:
+            return _fall_back(self, target, args, kwargs, left)
         mark = _Mark(self, (args, kwargs))
         lowering.refused.clear()
         try:
