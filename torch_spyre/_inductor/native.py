@@ -20,7 +20,7 @@ from torch_spyre._inductor.needs import row_sticks, table_of
 from torch_spyre._inductor.origins import is_view, origin_of
 from torch_spyre._inductor.splitting import Splitter
 from torch_spyre._inductor.spyre_kernel import NATIVE_TYPES
-from torch_spyre._inductor.tracing import indexing_allowed, static_size, trace
+from torch_spyre._inductor.tracing import indexing_allowed, static_size, trace, trace_pointwise
 from torch_spyre.constants import DEVICE_NAME
 
 aten = torch.ops.aten
@@ -80,6 +80,19 @@ def check(operation: Any) -> None:
         for access in op.inputs:
             if any(a.coefficient < 0 for a in linear_index(access.index, ranges).atoms):
                 raise NoOpFunc("the card does not walk backwards over a tensor")
+
+
+def check_number(data: ir.Pointwise) -> None:
+    """Raise Unsupported unless a body that reads nothing is a number of a type of the card.
+
+    It is checked like the others: whoever stores it later does not ask.
+    """
+    device = data.get_device()
+    if device is None or device.type != DEVICE_NAME:
+        return
+    if data.get_dtype() not in NATIVE_TYPES:
+        raise UnsupportedType(f"{data.get_dtype()} tensors do not have a form on the card")
+    trace_pointwise(data)
 
 
 # A table whose single elements are gathered gets a stick for each of them: 64 MB and no more.

@@ -161,17 +161,24 @@ def _realise(result: Any) -> None:
     for leaf in torch.utils._pytree.tree_leaves(
         result, is_leaf=lambda x: isinstance(x, ir.TensorBox)
     ):
-        if isinstance(leaf, ir.TensorBox) and not _is_number(leaf):
+        if not isinstance(leaf, ir.TensorBox):
+            continue
+        number = _number(leaf)
+        if number is None:
             leaf.realize()
+        else:
+            native.check_number(number)
 
 
-def _is_number(box: ir.TensorBox) -> bool:
+def _number(box: ir.TensorBox) -> ir.Pointwise | None:
     """A tensor of one value that no one has stored yet: its users take it as a constant."""
     data = box.data
     while isinstance(data, (ir.BaseView, ir.StorageBox)):
         data = data.data
     # Inductor asks for the same when it notes the users of a buffer; it is found once.
-    return isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers
+    if isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers:
+        return data
+    return None
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
