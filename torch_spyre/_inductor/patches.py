@@ -102,13 +102,17 @@ def _realise_every_operation() -> None:
 
 @contextlib.contextmanager
 def _folded_constants_allowed() -> Iterator[None]:
-    """A fallback runs its operation on fakes; constants from fold_constants are real tensors."""
+    """A fallback runs its operation on fakes; constants from fold_constants are real tensors.
+
+    Their sizes are numbers, not symbols that other sizes would then be made of.
+    """
     mode = V.fake_mode
-    before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+    before = mode.allow_non_fake_inputs, mode.static_shapes
+    mode.allow_non_fake_inputs, mode.static_shapes = True, True
     try:
         yield
     finally:
-        mode.allow_non_fake_inputs = before
+        mode.allow_non_fake_inputs, mode.static_shapes = before
 
 
 def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
