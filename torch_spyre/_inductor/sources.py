@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from torch_spyre import opfuncs
 from torch_spyre._inductor import config
+from torch_spyre.identity import package_hash
 
 PACKAGE = "torch_spyre"
 
@@ -19,24 +20,13 @@ PACKAGE = "torch_spyre"
 def source_hash() -> str:
     """A hash of everything that has a say in what a program becomes."""
     added = _added_opfuncs()
-    return _package_hash() if not added else _hash(_package_hash(), *added)
+    return package_hash() if not added else _hash(package_hash(), *added)
 
 
 def settings() -> tuple[tuple[str, str], ...]:
     """The settings of the compiler as they are now."""
     values: dict[str, Any] = cast(Any, config).get_config_copy()  # config becomes a ConfigModule
     return tuple(sorted((name, repr(value)) for name, value in values.items()))
-
-
-@cache
-def _package_hash() -> str:
-    root = Path(__file__).parent.parent
-    files = [*root.glob("*.py"), *root.glob("_inductor/**/*.py"), *root.glob("backend/**/*.py")]
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(str(file.relative_to(root)).encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def _added_opfuncs() -> list[str]:
