@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from torch_spyre import _C
 from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config, debug, graph_caches
 from torch_spyre._inductor.sources import settings, source_hash
+from torch_spyre.compiler_identity import bundle_root
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.sanitizer import is_sanitizing
 from torch_spyre.disk_cache import Store
@@ -251,11 +251,6 @@ def spyre_constant_tensor(
 
 
 # ---- Bundles ------------------------------------------------------------------------------------
-
-
-def bundle_root() -> Path:
-    """Where bundles are kept."""
-    return Path(cache_dir()) / "inductor-spyre"
 
 
 @cache
