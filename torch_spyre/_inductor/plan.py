@@ -4,7 +4,7 @@ In: the scheduler's nodes in their final order. Out: one `Kernel` for each stret
 two steps that the host does (fallbacks, other devices), and the layout of every buffer that lives
 outside of kernels. Made once per graph, when the first line of its host code is written.
 
-    trace -> split -> stickify -> work division -> scratchpads -> pool
+    trace -> split -> stickify -> work division and scratchpads -> pool
 """
 
 from __future__ import annotations
@@ -31,17 +31,15 @@ from torch_spyre._inductor.codegen import text
 from torch_spyre._inductor.copies import Restickify
 from torch_spyre._inductor.errors import Unsupported, located, place_of_kernel
 from torch_spyre._inductor.graph import Access, Buffer, Operation
-from torch_spyre._inductor.joint_division import divide_kernel
+from torch_spyre._inductor.joint_plan import plan_kernel
 from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.origins import origin_of
 from torch_spyre._inductor.propagate_named_dims import propagate
-from torch_spyre._inductor.scratchpad import residency
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter
 from torch_spyre._inductor.stickify import stickify
 from torch_spyre._inductor.tracing import static_size, trace
-from torch_spyre._inductor.work_division import divide
 from torch_spyre.constants import BYTES_IN_STICK, DEVICE_NAME
 from torch_spyre.hardware import CARD
 from torch_spyre.logs import get_logger
@@ -247,10 +245,9 @@ class _Planner:
         for i, buffer in enumerate((*tensors, *constants)):
             arguments[buffer] = i
         kernel.specs = [self._spec(op, arguments) for op in kernel.operations]
-        divided = self._divide(kernel, arguments)
-        if config.lx_planning:
-            resident = residency.plan(kernel.operations, divided, arguments)
-            kernel.operations, divided, kernel.lx = resident
+        specs, hinted = self._hinted(kernel)
+        resident = plan_kernel(kernel.operations, specs, arguments, hinted)
+        kernel.operations, divided, kernel.lx = resident
         outside_of_pool = {**arguments, **kernel.lx}
         addresses = pool.place(kernel.operations, outside_of_pool)
         kernel.arguments, kernel.constants = tensors, constants
@@ -277,31 +274,16 @@ class _Planner:
         ]
         return replace(spec, args=args)
 
-    def _divide(self, kernel: Kernel, arguments: dict[Buffer, int]) -> list[OpSpec]:
-        """The operations of a kernel with their division over cores."""
-        specs, hinted = kernel.specs, [False] * len(kernel.specs)
-        if not config.ignore_hints and any(op.origin.hints for op in kernel.operations):
-            names = [
-                {symbol_of(op, v): name for v, name in own.items()}
-                for op, own in zip(kernel.operations, self.dim_names(kernel), strict=True)
-            ]
-            specs, hinted = hints.resolve(
-                kernel.operations, specs, names, config.cores, CARD.span_bytes
-            )
-        if config.work_division == "documented":
-            return [
-                s if h else divide(s, config.cores, CARD.span_bytes, matmul_model=True)
-                for s, h in zip(specs, hinted)
-            ]
-        return divide_kernel(
-            specs,
-            [buffers_of(op) for op in kernel.operations],
-            cores=config.cores,
-            max_span=CARD.span_bytes,
-            fixed=arguments,
-            k_fast=config.k_fast_emission,
-            hinted=hinted,
-        )
+    def _hinted(self, kernel: Kernel) -> tuple[list[OpSpec], list[bool]]:
+        """The operations of a kernel, with the slices that the program asks for; and whether it
+        does."""
+        if config.ignore_hints or not any(op.origin.hints for op in kernel.operations):
+            return kernel.specs, [False] * len(kernel.specs)
+        names = [
+            {symbol_of(op, v): name for v, name in own.items()}
+            for op, own in zip(kernel.operations, self.dim_names(kernel), strict=True)
+        ]
+        return hints.resolve(kernel.operations, kernel.specs, names, config.cores, CARD.span_bytes)
 
     def dim_names(self, kernel: Kernel) -> list[dict[sympy.Symbol, str]]:
         """Names of the symbols of each operation of a kernel."""
