@@ -10,7 +10,7 @@ import torch
 
 import torch_spyre
 from torch_spyre._inductor.graph import Origin
-from torch_spyre._inductor.hints import hints_of
+from torch_spyre._inductor.hints import hints_of, named_dims_of, tiles_of
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n\s*(?P<code>[^\n]*)')
 # Frames of PyTorch and of this package say nothing about the user's program.
@@ -27,7 +27,10 @@ def origin_of(node: Any) -> Origin:
         return Origin(name, "", "")
     value = fx.meta.get("val")
     shape = tuple(int(s) for s in value.shape) if isinstance(value, torch.Tensor) else ()
-    return Origin(name, _target_name(fx), source_line(_stack_trace(fx)), shape, hints_of(fx))
+    return Origin(
+        name, _target_name(fx), source_line(_stack_trace(fx)), shape,
+        hints_of(fx), tiles_of(fx), named_dims_of(fx),
+    )  # fmt: skip
 
 
 def _maker(node: Any) -> torch.fx.Node | None:
