@@ -4,7 +4,7 @@ In: the scheduler's nodes in their final order. Out: one `Kernel` for each stret
 two steps that the host does (fallbacks, other devices), and the layout of every buffer that lives
 outside of kernels. Made once per graph, when the first line of its host code is written.
 
-    trace -> split -> stickify -> loops -> work division -> scratchpads -> pool
+    trace -> split -> stickify -> loops -> work division and scratchpads -> pool
 """
 
 from __future__ import annotations
@@ -32,19 +32,17 @@ from torch_spyre._inductor.codegen.loops import Run, runs_of
 from torch_spyre._inductor.copies import Restickify
 from torch_spyre._inductor.errors import Unsupported, located, place_of_kernel
 from torch_spyre._inductor.graph import Access, Buffer, Operation
-from torch_spyre._inductor.joint_division import divide_kernel
+from torch_spyre._inductor.joint_plan import plan_kernel
 from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import LoopSpec, OpSpec
 from torch_spyre._inductor.origins import origin_of
 from torch_spyre._inductor.pool import Pool, lives_of, place
 from torch_spyre._inductor.propagate_named_dims import propagate
-from torch_spyre._inductor.scratchpad import residency
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter, constant_of
 from torch_spyre._inductor.stickify import stickify
 from torch_spyre._inductor.tiling import Frames, Homes, Item, Loop, Node, items_of, with_runs
 from torch_spyre._inductor.tracing import static_size, trace
-from torch_spyre._inductor.work_division import divide
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.hardware import CARD
 from torch_spyre.logs import get_logger
@@ -264,7 +262,8 @@ class _Planner:
             operations = [item.op for item in run]
             specs = [_in_memory(item, arguments) for item in run]
             sources = [item.source or item.op for item in run]
-            part = self._plan_part(operations, specs, sources, homes.shared(run))
+            specs, hinted = self._hinted(operations, specs, sources)
+            part = plan_kernel(operations, specs, homes.shared(run), hinted)
             kernel.lx.update(part.lx)
             frames = Frames(run, homes)
             return [
@@ -304,45 +303,16 @@ class _Planner:
     def _spec(self, op: Operation) -> OpSpec:
         return op.spec if op.spec is not None else make_spec(op)
 
-    def _plan_part(
-        self,
-        operations: Sequence[Operation],
-        specs: Sequence[OpSpec],
-        sources: Sequence[Operation],
-        outside: Collection[Buffer],
-    ) -> residency.Residency:
-        """Operations that run one after the other, divided over cores, with what stays in
-        scratchpads. Buffers that are `outside` live on after them, or were there before; `sources`
-        are the operations before they were cut into tiles."""
-        specs, hinted = self._hinted(operations, specs, sources)
-        if config.work_division == "documented":
-            divided = [
-                s if h else divide(s, config.cores, CARD.span_bytes, matmul_model=True)
-                for s, h in zip(specs, hinted)
-            ]
-        else:
-            divided = divide_kernel(
-                specs,
-                [buffers_of(op) for op in operations],
-                cores=config.cores,
-                max_span=CARD.span_bytes,
-                fixed=outside,
-                k_fast=config.k_fast_emission,
-                hinted=hinted,
-            )
-        if config.lx_planning:
-            return residency.plan(operations, divided, outside)
-        return residency.Residency(list(operations), divided, {})
-
     def _hinted(
         self,
         operations: Sequence[Operation],
         specs: Sequence[OpSpec],
         sources: Sequence[Operation],
-    ) -> tuple[Sequence[OpSpec], list[bool]]:
-        """Operations with the slices that the program asks for; and whether it does."""
+    ) -> tuple[list[OpSpec], list[bool]]:
+        """Operations with the slices that the program asks for; and whether it does. `sources` are
+        those before they were cut into tiles."""
         if config.ignore_hints or not any(op.origin.hints for op in operations):
-            return specs, [False] * len(specs)
+            return list(specs), [False] * len(specs)
         symbols = [
             {symbol_of(op, v): name for v, name in self.dim_names(source).items()}
             for op, source in zip(operations, sources, strict=True)
