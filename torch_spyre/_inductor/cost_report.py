@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from torch_spyre._inductor.codegen.loops import loop_strides
+from torch_spyre._inductor.pool import device_bytes
 from torch_spyre._inductor.pricing import Pricer, slices_of
 from torch_spyre._inductor.report import table
 from torch_spyre._inductor.specs import buffers_of
@@ -83,13 +84,19 @@ def compulsory_bytes(kernel: Kernel, found: list[OpCost]) -> int:
     """What every plan moves: each argument that is read or written, once."""
     arguments = {*kernel.arguments, *kernel.constants}
     most: dict[tuple[object, bool], int] = {}
+    tiles: dict[tuple[object, ...], int] = {}
     written = set()
     for op, cost in zip(kernel.operations, found, strict=True):
         for buffer, operand in zip(buffers_of(op), cost.operands, strict=True):
             if buffer not in arguments or (not operand.writes and buffer in written):
                 continue
             key = (buffer, operand.writes)
-            most[key] = max(most.get(key, 0), operand.distinct)
+            own = operand.distinct
+            if cost.loops:  # the last tile may have a loop of its own
+                part = (*key, op.origin.node, op.opfunc)
+                tiles[part] = min(tiles.get(part, 0) + own, device_bytes(buffer))
+                own = tiles[part]
+            most[key] = max(most.get(key, 0), own)
             if operand.writes:
                 written.add(buffer)
     return sum(most.values())

@@ -26,7 +26,7 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import config, hints, input_layouts, native, tile_hints
+from torch_spyre._inductor import config, hints, input_layouts, native, own_tiling, tile_hints
 from torch_spyre._inductor.codegen import text
 from torch_spyre._inductor.codegen.loops import Run, runs_of
 from torch_spyre._inductor.copies import Restickify
@@ -279,14 +279,18 @@ class _Planner:
         kernel.specs = _specs(nodes, arguments, kernel.lx, pool)
 
     def _nodes(self, kernel: Kernel) -> list[Node]:
-        """The operations of a kernel, in the loops that the program asks for."""
+        """The operations of a kernel, in loops: those that the program asks for, or those that the
+        compiler finds worthwhile."""
         specs = [self._spec(op) for op in kernel.operations]
         if not config.ignore_hints and any(op.origin.tiles for op in kernel.operations):
             names = [self.dim_names(op) for op in kernel.operations]
             return tile_hints.resolve(
                 kernel.operations, specs, names, self._constant, self._is_argument
             )
-        return [Item(op, spec) for op, spec in zip(kernel.operations, specs)]
+        items = [Item(op, spec) for op, spec in zip(kernel.operations, specs)]
+        if config.own_tiling and config.lx_planning and config.work_division == "joint":
+            return own_tiling.loops(items, self._is_argument)
+        return [*items]
 
     def _constant(self, dtype: torch.dtype, value: float) -> Buffer:
         buffer = constant_of(self.constants, dtype, value)

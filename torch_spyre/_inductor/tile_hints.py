@@ -21,7 +21,7 @@ from torch_spyre._inductor.errors import Unsupported
 from torch_spyre._inductor.graph import Buffer, Operation
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.specs import make_spec, outer_symbol_of
-from torch_spyre._inductor.tiling import Item, Node, Uses, build, can_tile, unit_of
+from torch_spyre._inductor.tiling import Cut, Item, Node, Uses, build, can_tile, unit_of
 from torch_spyre.logs import get_logger
 
 _log = get_logger("spyre.inductor.passes")
@@ -49,7 +49,7 @@ def resolve(
     uses = Uses((item for _, items in groups for item in items), is_argument)
     nodes: list[Node] = []
     for levels, items in groups:
-        nodes += build(items, [count for _, count in levels], uses)
+        nodes += build(items, [Cut(count) for _, count in levels], uses)
     return nodes
 
 

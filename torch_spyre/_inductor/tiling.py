@@ -172,21 +172,29 @@ class Uses:
         return [b for b, n in own.items() if n == self._count[b] and not self._is_argument(b)]
 
 
-def build(items: Sequence[Item], counts: Sequence[int], uses: Uses) -> list[Node]:
-    """The operations in loops that cut their symbols into so many tiles, outermost first."""
-    if not counts:
+class Cut(NamedTuple):
+    """Into how many tiles a dimension is cut. They are equal but for the last one, which may be
+    smaller; all others are multiples of `whole`."""
+
+    tiles: int
+    whole: int = 1
+
+
+def build(items: Sequence[Item], cuts: Sequence[Cut], uses: Uses) -> list[Node]:
+    """The operations in loops that cut their symbols into tiles, outermost first."""
+    if not cuts:
         return list(items)
     nodes: list[Node] = []
     rest = list(items)
     while rest:
-        before, inside, rest = _part(rest, len(counts))
-        nodes += build([replace(i, symbols=i.symbols[1:]) for i in before], counts[1:], uses)
+        before, inside, rest = _part(rest, len(cuts))
+        nodes += build([replace(i, symbols=i.symbols[1:]) for i in before], cuts[1:], uses)
         if inside:
-            nodes += _loops(inside, counts, uses)
+            nodes += _loops(inside, cuts, uses)
     return nodes
 
 
-def _loops(inside: Sequence[Item], counts: Sequence[int], uses: Uses) -> list[Node]:
+def _loops(inside: Sequence[Item], cuts: Sequence[Cut], uses: Uses) -> list[Node]:
     """The loop over operations that fit into one, and the last tile if that is a smaller one."""
     sizes = {i: i.spec.iteration_space[i.symbols[0]][0] for i in inside if i.symbols[0] is not None}
     length = max(sizes.values())
@@ -194,7 +202,8 @@ def _loops(inside: Sequence[Item], counts: Sequence[int], uses: Uses) -> list[No
     scale = {item: length // size for item, size in sizes.items()}
     unit = lcm(*(unit_of(i.spec, i.symbols[0]) * scale[i] for i in sizes if i.symbols[0]))
     units = -(-length // unit)
-    tile = min(length, -(-units // counts[0]) * unit)
+    each = -(-units // cuts[0].tiles)
+    tile = min(length, -(-each // cuts[0].whole) * cuts[0].whole * unit)
     full, rest = divmod(length, tile)
 
     def body(items: Iterable[Item], own: int, start: int) -> list[Node]:
@@ -203,7 +212,7 @@ def _loops(inside: Sequence[Item], counts: Sequence[int], uses: Uses) -> list[No
             else shrink(i, 0, 0)
             for i in items
         ]  # fmt: skip
-        return build(cut, counts[1:], uses)
+        return build(cut, cuts[1:], uses)
 
     nodes: list[Node] = [Loop(full, body(inside, tile, 0))]
     if rest:
