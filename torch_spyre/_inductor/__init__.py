@@ -18,7 +18,17 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 
-from torch_spyre._inductor import config, customops, debug, hints, input_layouts, passes, replay
+from torch_spyre._inductor import (
+    config,
+    customops,
+    debug,
+    dynamic,
+    hints,
+    input_layouts,
+    passes,
+    replay,
+    training,  # noqa: F401  decompositions
+)
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.hints import spyre_hint
 from torch_spyre._inductor.lowering import (
@@ -113,9 +123,13 @@ def compile_fx(
 
     register()
     direct.register()
-    _specialise(model)
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
+    if config.dynamic_shapes and not args and dynamic.stays_open(model):
+        inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
+        kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
+    else:
+        _specialise(model)
     recording, collecting = (
         input_layouts.recording(example_inputs, hints.fingerprint(model)),
         collections_paused(),
