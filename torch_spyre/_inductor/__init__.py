@@ -29,6 +29,7 @@ from torch_spyre._inductor import (
     passes,
     replay,
 )
+from torch_spyre._inductor import windows as _windows  # noqa: F401  decompositions
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.hints import spyre_hint
 from torch_spyre._inductor.lowering import (

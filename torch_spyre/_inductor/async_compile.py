@@ -171,6 +171,13 @@ class SpyreKernel:
         )
         view = base.as_strided(tensor.shape, tensor.stride(), 0)
         view.copy_(tensor)
+        if not _C._is_placed(base, spec.layout):
+            raise RuntimeError(
+                f"{self.name} got an {tensor.dtype} tensor of shape {list(tensor.shape)} with a "
+                "value that does not fit 32 bits, the integers of the card. Compute with it "
+                "outside of the graph, in a function decorated with @torch.compiler.disable, or "
+                "convert it to float32."
+            )
         if spec.written:
             copies.append((tensor, view))
         return base

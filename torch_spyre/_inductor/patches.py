@@ -31,6 +31,7 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
 from torch_spyre._inductor import fakes, graph_caches, lowering, native, replay
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre._inductor.origins import is_view
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
 from torch_spyre.compile_hooks import compiles_for_spyre
@@ -72,8 +73,11 @@ def _realise_every_operation() -> None:
             return lower_for_spyre(self, target, args, kwargs)
 
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
-        if native.never(target):
-            return _fall_back(self, target, args, kwargs, native.never(target))
+        left = native.never(target) or (
+            "" if is_view(target) else native.size_is_open(V.graph.current_node)
+        )
+        if left:
+            return _fall_back(self, target, args, kwargs, left)
         mark = _Mark(self, (args, kwargs))
         lowering.refused.clear()
         try:
@@ -101,13 +105,17 @@ def _realise_every_operation() -> None:
 
 @contextlib.contextmanager
 def _folded_constants_allowed() -> Iterator[None]:
-    """A fallback runs its operation on fakes; constants from fold_constants are real tensors."""
+    """A fallback runs its operation on fakes; constants from fold_constants are real tensors.
+
+    Their sizes are numbers, not symbols that other sizes would then be made of.
+    """
     mode = V.fake_mode
-    before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+    before = mode.allow_non_fake_inputs, mode.static_shapes
+    mode.allow_non_fake_inputs, mode.static_shapes = True, True
     try:
         yield
     finally:
-        mode.allow_non_fake_inputs = before
+        mode.allow_non_fake_inputs, mode.static_shapes = before
 
 
 def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -160,17 +168,24 @@ def _realise(result: Any) -> None:
     for leaf in torch.utils._pytree.tree_leaves(
         result, is_leaf=lambda x: isinstance(x, ir.TensorBox)
     ):
-        if isinstance(leaf, ir.TensorBox) and not _is_number(leaf):
+        if not isinstance(leaf, ir.TensorBox):
+            continue
+        number = _number(leaf)
+        if number is None:
             leaf.realize()
+        else:
+            native.check_number(number)
 
 
-def _is_number(box: ir.TensorBox) -> bool:
+def _number(box: ir.TensorBox) -> ir.Pointwise | None:
     """A tensor of one value that no one has stored yet: its users take it as a constant."""
     data = box.data
     while isinstance(data, (ir.BaseView, ir.StorageBox)):
         data = data.data
     # Inductor asks for the same when it notes the users of a buffer; it is found once.
-    return isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers
+    if isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers:
+        return data
+    return None
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
