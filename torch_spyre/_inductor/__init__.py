@@ -23,6 +23,7 @@ from torch_spyre._inductor import (
     config,
     customops,
     debug,
+    fx_passes,
     graph_caches,
     hints,
     input_layouts,
@@ -125,6 +126,8 @@ def compile_fx(
     register()
     direct.register()
     _specialise(model)
+    if isinstance(model, torch.fx.GraphModule):
+        fx_passes.replace_idle_expands(model)
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
 
