@@ -73,6 +73,15 @@ FOUND = {
         (Input("a", (2, 2), "F16", "positive", seed=191), Input("b", (1, 1), "F16", seed=119)),
         ("c = a.expand(2, 2)", "c.add_(b)"), ("c",),
     ),
+    "a piece of a cat is read in another shape": Program(
+        (Input("a", (3, 130, 7, 1), "F16", seed=870),),
+        ("b = torch.cos(a)", "c = b.reshape(26, 5, 21)", "d = torch.cat([a, b], 2)"), ("c", "d"),
+    ),
+    "an update is padded": Program(
+        (Input("a", (2, 2, 1), "F16", seed=9), Input("i", (1,), "I64", "index2", seed=670),
+         Input("b", (2, 2, 2), "F16")),
+        ("c = b.index_copy(-1, i, a)", "d = F.pad(c, [2, 1], value=1)"), ("d",),
+    ),
     "nothing has sticks along nothing": Program(
         (Input("a", (2, 0, 1), "F16", seed=478, stick=1),), ("b = a.transpose(1, -2)",), ("b",),
     ),
