@@ -24,6 +24,7 @@ from torch_spyre._inductor import (
     customops,
     debug,
     dynamic,
+    fx_passes,
     graph_caches,
     hints,
     input_layouts,
@@ -133,6 +134,8 @@ def compile_fx(
         kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
     else:
         _specialise(model)
+        if isinstance(model, torch.fx.GraphModule):
+            fx_passes.replace_idle_expands(model)
 
     def compile_graph() -> Any:
         recording = input_layouts.recording(example_inputs, hints.fingerprint(model))

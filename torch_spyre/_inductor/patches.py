@@ -6,6 +6,7 @@ Each says which hook is missing (torch 2.13). None does anything for graphs with
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-from torch_spyre._inductor import fakes, graph_caches, lowering, native, replay
+from torch_spyre._inductor import fakes, graph_caches, lowering, native, reinplacing, replay
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
 from torch_spyre._inductor.origins import is_view
 from torch_spyre._inductor.plan import is_spyre
@@ -55,6 +56,7 @@ def apply() -> None:
     _compare_numbers_as_numbers()
     _read_sound_pickles()
     _write_damaged_host_code_again()
+    _update_in_place_where_it_is_safe()
 
 
 # -- GraphLowering.call_function: no hook after the lowering of a node -----------------------------
@@ -471,3 +473,18 @@ def _write_damaged_host_code_again() -> None:
 
     PyCodeCache.write = classmethod(write)
     CompiledFxGraph.write_to_disk = write_to_disk
+
+
+# -- fx_passes.reinplace: updates in place that change the result, see reinplacing.py --------------
+# Fails when it can go: test_inductor_for_the_cpu_still_updates_in_place_what_is_overwritten.
+
+
+def _update_in_place_where_it_is_safe() -> None:
+    from torch._inductor.fx_passes import reinplace
+
+    for update in (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default,
+                   reinplace._generalized_scatter):  # fmt: skip
+        known = reinplace.inplaceable_ops[update]
+        reinplace.inplaceable_ops[update] = dataclasses.replace(
+            known, extra_check=reinplacing.also(known.extra_check)
+        )
