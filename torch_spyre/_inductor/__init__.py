@@ -19,6 +19,8 @@ from torch._inductor.codegen.common import (
 )
 
 from torch_spyre._inductor import config, customops, debug, hints, input_layouts, passes, replay
+from torch_spyre._inductor import encoder_layers as _encoder_layers  # noqa: F401  decompositions
+from torch_spyre._inductor import indexing as _indexing  # noqa: F401  decompositions
 from torch_spyre._inductor import windows as _windows  # noqa: F401  decompositions
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.hints import spyre_hint
