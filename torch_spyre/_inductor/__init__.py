@@ -32,6 +32,8 @@ from torch_spyre._inductor import (
     replay,
     training,  # noqa: F401  decompositions
 )
+from torch_spyre._inductor import encoder_layers as _encoder_layers  # noqa: F401  decompositions
+from torch_spyre._inductor import indexing as _indexing  # noqa: F401  decompositions
 from torch_spyre._inductor import windows as _windows  # noqa: F401  decompositions
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.hints import spyre_hint
