@@ -706,7 +706,9 @@ bool TileCode::run(const TileView& tile, Workspace& space, std::span<const Total
   const bool checked = in_range && checked_ != nullptr;
   run_parts(ordinary ? *ordinary_ : checked ? *checked_ : *any_, tile, space, totals);
   for (int reg : lasting_) space.bounds[reg] = ordinary ? knowledge.registers[reg] : Bounds{};
-  if (ordinary && guarded_ != nullptr) assume_for_next(space, knowledge);
+  if (ordinary && guarded_ != nullptr && !has_assumptions(space)) {
+    assume_for_next(space, knowledge);
+  }
   return true;
 }
 
