@@ -29,6 +29,10 @@ class OperandCost:
     writes: bool
     bytes: int
     """Between it and the cores: of device memory what moves once, of LX that of all cores."""
+    address: int = -1
+    """In each scratchpad; -1 for what is in memory."""
+    core_bytes: int = 0
+    """That a core has of it there."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,10 @@ def costs(kernel: Kernel) -> list[OpCost]:
                 "lx" if flow.in_lx else "memory",
                 flow.writes,
                 flow.core_bytes * work.cores if flow.in_lx else flow.total_bytes,
+                arg.allocation.get("lx", -1),
+                flow.core_bytes if flow.in_lx else 0,
             )
-            for buffer, flow in zip(buffers_of(op), work.flows, strict=True)
+            for buffer, arg, flow in zip(buffers_of(op), spec.args, work.flows, strict=True)
         )
         splits = {str(symbol): n for symbol, n in slices.items() if n > 1}
         result.append(OpCost(splits, operands, cost.us, cost.bound, work.ring_bytes))
