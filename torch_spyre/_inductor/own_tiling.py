@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import sympy
 
@@ -44,7 +43,7 @@ from torch_spyre._inductor.tiling import (
 _LARGE = 4
 """An intermediate is worth a thought when so many of its size do not fit."""
 _LARGEST_GROUP = 64
-_TRIALS = 3
+_TRIALS = 2
 """Numbers of tiles that are tried along one dimension, from the fewest that fit on."""
 _GAIN = 0.97
 """A loop must take at most this part of the time without it."""
@@ -76,7 +75,7 @@ def loops(items: Sequence[Item], is_argument: Callable[[Buffer], bool]) -> list[
         start = max(first, done)
         group = wide[trial.before : len(wide) - trial.behind]
         nodes += items[done : start + trial.before]
-        nodes += build(_with_symbols(group, trial), trial.cuts, uses)
+        nodes += build(_with_symbols(group, trial, trial.before), trial.cuts, uses)
         done = start + trial.before + len(group)
     return [*nodes, *items[done:]]
 
@@ -207,47 +206,62 @@ class Trial:
     """... and at its end."""
 
 
-class _Cost(NamedTuple):
-    us: float
-    trial: Trial | None
+class _Search:
+    """Prices loops over a stretch. Planning a trial takes time, so few are: one for each dimension,
+    other numbers of tiles along the best of them, and that without the neighbours."""
+
+    def __init__(self, wide: list[Item], uses: Uses) -> None:
+        own = set(uses.only_in(wide))
+        self._outside = {b for item in wide for b in buffers_of(item.op) if b not in own}
+        self._wide, self._uses = wide, uses
+        self._us = _us([*wide], self._outside) * _GAIN
+        self.best: Trial | None = None
+
+    def offer(self, trial: Trial) -> None:
+        """Price a trial; it is the best one if it is cheaper than all before."""
+        left, right = trial.before, len(self._wide) - trial.behind
+        looped = build(_with_symbols(self._wide[left:right], trial, left), trial.cuts, self._uses)
+        if not any(isinstance(node, Loop) for node in looped):
+            return
+        us = _us([*self._wide[:left], *looped, *self._wide[right:]], self._outside)
+        if us < self._us:
+            self._us, self.best = us, trial
 
 
 def _best(wide: list[Item], before: int, behind: int, uses: Uses, room: int) -> Trial | None:
     """The cheapest loops over a stretch, or over it without its neighbours; None if they cost more
     than no loop."""
-    own = set(uses.only_in(wide))
-    outside = {b for item in wide for b in buffers_of(item.op) if b not in own}
-    best = _Cost(_us([*wide], outside) * _GAIN, None)
-    for left, right in dict.fromkeys([(0, 0), (before, behind)]):
-        group = wide[left : len(wide) - right]
-        for trial in _trials(group, room):
-            looped = build(_with_symbols(group, trial), trial.cuts, uses)
-            if not any(isinstance(node, Loop) for node in looped):
-                continue
-            nodes = [*wide[:left], *looped, *wide[len(wide) - right :]]
-            us = _us(nodes, outside)
-            if us < best.us:
-                best = _Cost(us, replace(trial, before=left, behind=right))
-    return best.trial
+    others: dict[Trial, list[Trial]] = {}
+    for trials in _trials(wide, room):
+        others[trials[0]] = trials[1:]
+    if not others:
+        return None
+    search = _Search(wide, uses)
+    for trial in others:
+        search.offer(trial)
+    if search.best is None:
+        return None
+    for trial in others[search.best]:
+        search.offer(trial)
+    if before or behind:
+        search.offer(replace(search.best, before=before, behind=behind))
+    return search.best
 
 
-def _trials(group: Sequence[Item], room: int) -> list[Trial]:
-    """Numbers of tiles with which what is alive fits: along one dimension, or along two of which
-    the first is cut all the way."""
-    need = _most_alive(group)
+def _trials(group: Sequence[Item], room: int) -> list[list[Trial]]:
+    """For each dimension numbers of tiles with which what is alive fits; also for two dimensions,
+    of which the first is cut all the way."""
+    fewest = -(-_most_alive(group) // room)
     dimensions = [(tuple(symbols), _units(group, symbols)) for symbols in _dimensions(group)]
-    trials = []
+    trials = [[Trial((s,), (cut,)) for cut in _cuts(units, fewest)] for s, units in dimensions]
     for symbols, units in dimensions:
-        for cut in _cuts(units, -(-need // room)):
-            trials.append(Trial((symbols,), (cut,)))
-    for symbols, units in dimensions:
-        if not 1 < units < -(-need // room):
+        if not 1 < units < fewest:
             continue
-        for others, more in dimensions:
-            if others != symbols:
-                for cut in _cuts(more, -(-need // (room * units)))[:1]:
-                    trials.append(Trial((symbols, others), (Cut(units), cut)))
-    return trials
+        for other, more in dimensions:
+            if other != symbols:
+                cuts = _cuts(more, -(-fewest // units))
+                trials.append([Trial((symbols, other), (Cut(units), cut)) for cut in cuts])
+    return [of_one for of_one in trials if of_one]
 
 
 def _units(group: Sequence[Item], symbols: Sequence[sympy.Symbol | None]) -> int:
@@ -261,15 +275,17 @@ def _units(group: Sequence[Item], symbols: Sequence[sympy.Symbol | None]) -> int
 
 
 def _cuts(units: int, fewest: int) -> list[Cut]:
-    """Numbers of tiles from the fewest on that fit: the next ones that divide, and the fewest
-    itself, with tiles that the cores can share and a last one that is smaller."""
+    """Numbers of tiles that fit: the fewest that divide the dimension; more of them; and, where
+    these are many more, the fewest at all, with tiles that the cores can share and a last one that
+    is smaller."""
     if fewest > units or units < 2:
         return []
     fewest = max(fewest, 2)
     even = [Cut(n) for n in range(fewest, units + 1) if units % n == 0][:_TRIALS]
-    if Cut(fewest) in even:
+    if even[0].tiles == fewest:
         return even
-    return [Cut(fewest, config.cores if units // fewest >= config.cores else 1), *even]
+    uneven = Cut(fewest, config.cores if units // fewest >= config.cores else 1)
+    return [even[0], uneven] if even[0].tiles <= 2 * fewest else [uneven, even[0]]
 
 
 def _most_alive(group: Sequence[Item]) -> int:
@@ -288,10 +304,11 @@ def _most_alive(group: Sequence[Item]) -> int:
     return max(alive)
 
 
-def _with_symbols(group: Sequence[Item], trial: Trial) -> list[Item]:
+def _with_symbols(group: Sequence[Item], trial: Trial, first: int = 0) -> list[Item]:
+    """Operations of a stretch, from its `first` on, with what the loops of a trial cut."""
     return [
         replace(item, symbols=tuple(level[number] for level in trial.symbols))
-        for number, item in enumerate(group)
+        for number, item in enumerate(group, first)
     ]
 
 
