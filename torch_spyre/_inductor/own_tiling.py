@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import sympy
 
@@ -23,7 +24,9 @@ from torch_spyre._inductor import config, pool
 from torch_spyre._inductor.graph import Buffer
 from torch_spyre._inductor.joint_plan import modelled_us, plan_kernel
 from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre._inductor.pricing import Pricer, slices_of
 from torch_spyre._inductor.scratchpad.buffers import budget
+from torch_spyre._inductor.scratchpad.residency import Residency
 from torch_spyre._inductor.specs import buffers_of
 from torch_spyre._inductor.tiling import (
     Cut,
@@ -47,6 +50,10 @@ _TRIALS = 2
 """Numbers of tiles that are tried along one dimension, from the fewest that fit on."""
 _GAIN = 0.97
 """A loop must take at most this part of the time without it."""
+
+_NEARLY = 0.02
+"""Times that differ by less are the same to a model."""
+_GOOD = 0.1
 
 _SMALL = ("pointwise", "copy")
 """Kinds of operations that do not make a tensor of other dimensions."""
@@ -206,43 +213,65 @@ class Trial:
     """... and at its end."""
 
 
+class Cost(NamedTuple):
+    us: float
+    bytes: int
+    """Of device memory."""
+
+    def beats(self, other: Cost) -> bool:
+        """Less time; of nearly equal ones less traffic."""
+        if self.bytes < other.bytes:
+            return self.us < other.us * (1 + _NEARLY)
+        return self.us < other.us * (1 - _NEARLY)
+
+
 class _Search:
-    """Prices loops over a stretch. Planning a trial takes time, so few are: one for each dimension,
-    other numbers of tiles along the best of them, and that without the neighbours."""
+    """Prices loops over a stretch of operations."""
 
     def __init__(self, wide: list[Item], uses: Uses) -> None:
         own = set(uses.only_in(wide))
         self._outside = {b for item in wide for b in buffers_of(item.op) if b not in own}
         self._wide, self._uses = wide, uses
-        self._us = _us([*wide], self._outside) * _GAIN
-        self.best: Trial | None = None
+        self._plain = _cost([*wide], self._outside)
+        self.costs: dict[Trial, Cost] = {}
 
     def offer(self, trial: Trial) -> None:
-        """Price a trial; it is the best one if it is cheaper than all before."""
+        """Price a trial that has loops."""
         left, right = trial.before, len(self._wide) - trial.behind
-        looped = build(_with_symbols(self._wide[left:right], trial, left), trial.cuts, self._uses)
-        if not any(isinstance(node, Loop) for node in looped):
-            return
-        us = _us([*self._wide[:left], *looped, *self._wide[right:]], self._outside)
-        if us < self._us:
-            self._us, self.best = us, trial
+        group = _with_symbols(self._wide[left:right], trial, left)
+        looped = build(group, trial.cuts, self._uses)
+        if any(isinstance(node, Loop) for node in looped):
+            nodes = [*self._wide[:left], *looped, *self._wide[right:]]
+            self.costs[trial] = _cost(nodes, self._outside)
+
+    @property
+    def best(self) -> Trial | None:
+        """The cheapest, if it is cheaper than no loop."""
+        best: Trial | None = None
+        for trial, cost in self.costs.items():
+            pays = cost.us < self._plain.us * _GAIN
+            if pays and (best is None or cost.beats(self.costs[best])):
+                best = trial
+        return best
 
 
 def _best(wide: list[Item], before: int, behind: int, uses: Uses, room: int) -> Trial | None:
     """The cheapest loops over a stretch, or over it without its neighbours; None if they cost more
-    than no loop."""
-    others: dict[Trial, list[Trial]] = {}
-    for trials in _trials(wide, room):
-        others[trials[0]] = trials[1:]
-    if not others:
+    than no loop. Planning a trial takes time, so few are made: one for each dimension, other
+    numbers of tiles along the good ones, and the best without the neighbours."""
+    trials = _trials(wide, room)
+    if not trials:
         return None
     search = _Search(wide, uses)
-    for trial in others:
-        search.offer(trial)
+    for first, *_ in trials:
+        search.offer(first)
     if search.best is None:
         return None
-    for trial in others[search.best]:
-        search.offer(trial)
+    limit = search.costs[search.best].us * (1 + _GOOD)
+    for first, *others in trials:
+        if first in search.costs and search.costs[first].us <= limit:
+            for trial in others:
+                search.offer(trial)
     if before or behind:
         search.offer(replace(search.best, before=before, behind=behind))
     return search.best
@@ -312,21 +341,31 @@ def _with_symbols(group: Sequence[Item], trial: Trial, first: int = 0) -> list[I
     ]
 
 
-def _us(nodes: Sequence[Node], outside: set[Buffer]) -> float:
-    """Modelled time of a tree, each run of operations planned on its own."""
+def _cost(nodes: Sequence[Node], outside: set[Buffer]) -> Cost:
+    """What a tree takes and moves, each run of operations planned on its own."""
     homes = Homes(nodes, outside)
     counts: dict[int, int] = {}
     _count(nodes, 1, counts)
-    total = 0.0
+    us, moved = 0.0, 0
 
     def planned(run: list[Item]) -> list[Item]:
-        nonlocal total
+        nonlocal us, moved
         specs = [_in_memory(item.spec) for item in run]
         plan = plan_kernel([item.op for item in run], specs, homes.shared(run))
-        total += modelled_us(plan) * counts[id(run[0])]
+        us += modelled_us(plan) * counts[id(run[0])]
+        moved += _memory_bytes(plan) * counts[id(run[0])]
         return run
 
     with_runs(nodes, planned)
+    return Cost(us, moved)
+
+
+def _memory_bytes(plan: Residency) -> int:
+    total = 0
+    for op, spec in zip(plan.operations, plan.specs, strict=True):
+        in_lx = [buffer in plan.lx for buffer in buffers_of(op)]
+        flows = Pricer(spec).work(slices_of(spec), in_lx).flows
+        total += sum(flow.total_bytes for flow, lx in zip(flows, in_lx, strict=True) if not lx)
     return total
 
 
