@@ -116,6 +116,12 @@ lx_in_place: bool = True
 global_stick_optimizer: bool = _flag("GLOBAL_STICK_OPTIMIZER", True)
 stick_beam_width: int = 64
 
+# SPYRE_DYNAMIC_SHAPES: sizes that change from call to call stay open. 0: a graph for each.
+dynamic_shapes: bool = _flag("SPYRE_DYNAMIC_SHAPES", True)
+
+# Programs that a graph with open sizes keeps; the one that was not used for longest goes first.
+max_dynamic_programs: int = 64
+
 # SPYRE_DUMP_COST: print what each operation of a kernel costs, when it is compiled.
 dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
 
