@@ -247,7 +247,7 @@ def _row(number: int, op: Op) -> tuple[str, ...]:
     places = "".join("L" if o.place == "lx" else "M" for o in op.operands)
     cost = f"{op.device_time_us:.1f} us {op.bound}"
     return (
-        f"{number:>2}", loops_text(op.loops), op.opfunc, shape, cores, splits, places,
+        f"{number:>2}", f"{loops_text(op.loops)}{op.opfunc}", shape, cores, splits, places,
         _size(op.hbm_bytes), cost, formats_text(op.formats), why,
     )  # fmt: skip
 

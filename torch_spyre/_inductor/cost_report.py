@@ -121,17 +121,17 @@ def splits_text(splits: dict[str, int]) -> str:
 
 
 def loops_text(loops: tuple[int, ...]) -> str:
-    """`8x`, `4x2x`: how often an operation runs, by its loops."""
-    return "".join(f"{count}x" for count in loops)
+    """`8x `, `4x2x `: how often an operation runs, by its loops; nothing without them."""
+    return "".join(f"{count}x" for count in loops) + (" " if loops else "")
 
 
 def lines(kernel: Kernel, name: str) -> list[str]:
     """The cost report of a kernel."""
     found = costs(kernel)
-    rows = [("", "operation", "loops", "splits", "memory bytes", "LX bytes", "us", "bound")]
+    rows = [("", "operation", "splits", "memory bytes", "LX bytes", "us", "bound")]
     for number, (op, cost) in enumerate(zip(kernel.operations, found, strict=True)):
         rows.append((
-            str(number), op.opfunc, loops_text(cost.loops) or "-", splits_text(cost.splits),
+            str(number), f"{loops_text(cost.loops)}{op.opfunc}", splits_text(cost.splits),
             str(cost.bytes_in("memory")), str(cost.bytes_in("lx")), f"{cost.us:.2f}", cost.bound,
         ))  # fmt: skip
     memory = sum(c.bytes_in("memory") for c in found)

@@ -37,7 +37,7 @@ from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import LoopSpec, OpSpec
 from torch_spyre._inductor.origins import origin_of
 from torch_spyre._inductor.pool import Pool, lives_of, place
-from torch_spyre._inductor.propagate_named_dims import propagate
+from torch_spyre._inductor.propagate_named_dims import Named, named_dims, propagate
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter, constant_of
 from torch_spyre._inductor.stickify import stickify
@@ -410,12 +410,22 @@ def _targets(node: BaseSchedulerNode) -> set[str]:
     return {_target(n) for n in nodes if isinstance(n, ir.ComputedBuffer)}
 
 
+def _names_of_constant(name: str, tensor: torch.Tensor) -> Named:
+    """What the program calls the dimensions of a tensor that was computed while compiling."""
+    for node in V.graph.graph.find_nodes(op="get_attr", target=name):
+        names = hints.named_dims_of(node)
+        if names:
+            return named_dims(tensor.shape, tensor.stride(), names)
+    return ()
+
+
 def _make_buffer(name: str) -> Buffer:
     """A buffer for something of Inductor's graph."""
     if name in V.graph.constants:
         tensor = V.graph.constants[name]
         buffer = Buffer(name, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
         input_layouts.place_real(buffer, tensor)
+        buffer.dim_names = _names_of_constant(name, tensor)
         return buffer
     node = V.graph.get_buffer(name)
     layout = node.get_layout() if not isinstance(node, ir.TensorBox) else node.data.get_layout()
