@@ -62,6 +62,8 @@ class Kernel:
     lx: dict[Buffer, int] = field(default_factory=dict)
     """Addresses in the scratchpads of what stays there."""
     restickifies: list[Restickify] = field(default_factory=list)
+    stream: int = 0
+    """Inductor's number of the stream on which the program wants it; 0: the current one."""
 
     def text(self) -> str:
         """The OpSpecs as Python."""
@@ -123,8 +125,9 @@ class _Planner:
                 if node.is_extern():
                     self._note_fallback(node)
                 continue
-            if current is None or not config.enable_fusion:
-                current = Kernel()
+            stream = self.scheduler.node_to_stream.get(node, 0)
+            if current is None or not config.enable_fusion or stream != current.stream:
+                current = Kernel(stream=stream)
                 self.plan.kernels.append(current)
             current.nodes.append(node)
             self.plan.kernel_of[node.get_name()] = current
