@@ -74,6 +74,11 @@ class Kernel:
         """The OpSpec of each operation, with the loops around it."""
         return runs_of(self.specs)
 
+    @property
+    def place(self) -> tuple[torch.device | None, int]:
+        """The card and the stream on which it runs."""
+        return (self.nodes[0].get_device() if self.nodes else None, self.stream)
+
     def text(self) -> str:
         """The OpSpecs as Python."""
         return text.dump(self.specs)
@@ -135,7 +140,8 @@ class _Planner:
                     self._note_fallback(node)
                 continue
             stream = self.scheduler.node_to_stream.get(node, 0)
-            if current is None or not config.enable_fusion or stream != current.stream:
+            place = (node.get_device(), stream)
+            if current is None or not config.enable_fusion or place != current.place:
                 current = Kernel(stream=stream)
                 self.plan.kernels.append(current)
             current.nodes.append(node)
