@@ -66,11 +66,18 @@ class Kernel:
     lx: dict[Buffer, int] = field(default_factory=dict)
     """Addresses in the scratchpads of what stays there."""
     restickifies: list[Restickify] = field(default_factory=list)
+    stream: int = 0
+    """Inductor's number of the stream on which the program wants it; 0: the current one."""
 
     @property
     def runs(self) -> list[Run]:
         """The OpSpec of each operation, with the loops around it."""
         return runs_of(self.specs)
+
+    @property
+    def place(self) -> tuple[torch.device | None, int]:
+        """The card and the stream on which it runs."""
+        return (self.nodes[0].get_device() if self.nodes else None, self.stream)
 
     def text(self) -> str:
         """The OpSpecs as Python."""
@@ -132,8 +139,10 @@ class _Planner:
                 if node.is_extern():
                     self._note_fallback(node)
                 continue
-            if current is None or not config.enable_fusion:
-                current = Kernel()
+            stream = self.scheduler.node_to_stream.get(node, 0)
+            place = (node.get_device(), stream)
+            if current is None or not config.enable_fusion or place != current.place:
+                current = Kernel(stream=stream)
                 self.plan.kernels.append(current)
             current.nodes.append(node)
             self.plan.kernel_of[node.get_name()] = current
