@@ -7,7 +7,6 @@ import torch
 
 from tests.fuzz.programs import Input, Program
 from tests.fuzz.run import check
-from torch_spyre._inductor import config
 
 FOUND = {
     "rows are stored into a tensor whose sticks a cast left in another order": Program(
@@ -98,8 +97,7 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 @pytest.mark.parametrize("lx", [False, True], ids=["memory", "scratchpads"])
 def test_a_program_that_the_fuzzer_found_is_right(name: str, lx: bool) -> None:
-    with config.patch(lx_planning=lx):
-        check(FOUND[name], cores=5)
+    check(FOUND[name], cores=5, lx=lx)
 
 
 def test_inductor_for_the_cpu_still_updates_in_place_what_is_overwritten() -> None:
