@@ -238,6 +238,7 @@ class _Planner:
                 b.get_name() for b in node.get_outputs()
             }
             names |= _targets(node)  # a piece of a cat writes another buffer than its own
+            names |= {_whole(n) for n in names}  # and who reads it reads that other buffer
             names = {real.get(n, n) for n in names}
             if isinstance(node, NopKernelSchedulerNode):
                 continue
@@ -338,6 +339,12 @@ class _Planner:
             operations = [op for k in self.plan.kernels for op in k.operations]
             self._dim_names = dict(zip(operations, propagate(operations), strict=True))
         return self._dim_names.get(op, {})
+
+
+def _whole(name: str) -> str:
+    """The buffer that a piece of a cat lies in; any other is its own."""
+    layout = getattr(V.graph.try_get_buffer(name), "layout", None)
+    return _whole(layout.view.get_name()) if isinstance(layout, ir.NonOwningLayout) else name
 
 
 def _in_memory(item: Item, arguments: Collection[Buffer]) -> OpSpec:
