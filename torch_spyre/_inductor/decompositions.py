@@ -436,6 +436,8 @@ def slice_scatter(
     """The pieces of the result, one after another."""
     if step != 1 or x.numel() == 0:
         return NotImplemented
+    if any(isinstance(n, torch.SymInt) for n in (start, end, *x.shape, *source.shape)):
+        return WHOLE  # until sizes are known: dynamic/fixing.py
     dim %= x.dim()
     size = x.shape[dim]
     start, end, _ = slice(start, end).indices(size)

@@ -444,7 +444,8 @@ def cat(tensors: Sequence[ir.TensorBox], dim: int = 0) -> ir.TensorBox | None:
         tensors = [inductor.to_dtype(t, common) for t in tensors]
     if len(tensors) == 1:
         return inductor.clone(tensors[0])
-    if _is_written_later(V.graph.current_node):
+    node = V.graph.current_node
+    if _is_written_later(node) or any(map(_needs_its_own_place, node.all_input_nodes)):
         tensors = [inductor.clone(t) for t in tensors]
     return ir.TensorBox(ir.ConcatKernel.create(list(tensors), dim % len(tensors[0].get_size())))
 
@@ -457,6 +458,15 @@ def _is_written_later(node: torch.fx.Node) -> bool:
     """
     return any(_writes_to(alias) for start in (node, *node.all_input_nodes)
                for alias in _views_of(start))  # fmt: skip
+
+
+_RESHAPES = {aten.view.default, aten.reshape.default, aten._unsafe_view.default}
+
+
+def _needs_its_own_place(piece: torch.fx.Node) -> bool:
+    """Whether a piece is an update, whose rows were found to be whole sticks where it lies now, or
+    is read in another shape, which may be none any more between the rows of other pieces."""
+    return "index" in str(piece.target) or any(user.target in _RESHAPES for user in piece.users)
 
 
 def _views_of(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
