@@ -77,7 +77,7 @@ def _package_hash() -> str:
     for path in _sources():
         with open(path, "rb", buffering=0) as file:  # plain reads: half of the time
             content = file.read()
-        digest.update(f"{os.path.relpath(path, _ROOT)} {len(content)}\n".encode())
+        digest.update(f"{path[len(_ROOT) :]} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()
 

@@ -257,7 +257,7 @@ class Reader {
     // The compiler knows what x + 0 and x * 1 are: no program of two operands.
     const bool is_operand = numbers_ && facts_.number[i] && !value.equal(0) && !value.equal(1);
     if (is_operand) {
-      push({NUMBER, type});
+      push({NUMBER});  // of whatever type: beside floating point it makes no difference
       input_of.push_back(static_cast<int64_t>(inputs.size()));
       // As the compiler has it: x / 3 is a product.
       const bool is_divisor = facts_.is_quotient && i == 1;

@@ -114,7 +114,7 @@ def describe(operation: str, arguments: list[Any], inputs: list[Any]) -> str:
     forms = [
         f"{t.dtype} {tuple(t.shape)} {t.stride()} {t.storage_offset()} {_C._get_placement(t)}"
         if isinstance(t, torch.Tensor)
-        else type(t).__name__
+        else "number"
         for t in inputs
     ]
     return f"{operation} {arguments} {forms}"
