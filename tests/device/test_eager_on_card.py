@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 
@@ -20,7 +23,7 @@ def on_card() -> Iterator[None]:
     torch.spyre.reset_eager_counts()
     torch.spyre.reset_fallback_counts()
     yield
-    torch.spyre.set_eager("host")
+    torch.spyre.set_eager(os.environ["SPYRE_EAGER"])
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -351,12 +354,18 @@ def test_a_new_process_finds_programs_on_disk_without_importing_inductor(script:
 def test_entries_that_are_damaged_or_lost_are_compiled_again() -> None:
     x = half(9, 70)
     expected = bits(torch.tanh(x))
-    folder = eager.bundle_root() / "eager"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    entries = [p for p in folder.iterdir() if "aten::tanh" in p.read_text()]
-    for damage in ("", "{}", "not json", '{"format": 1, "signature": 3}'):
-        for path in entries:
-            path.write_text(damage)
+    entries = list(eager.bundle_root().glob("eager_*/program.json"))
+    (path,) = (p for p in entries if "aten::tanh" in p.read_text() and "(9, 70)" in p.read_text())
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    bundle = eager.bundle_root() / json.loads(path.read_text())["kernels"][0]["bundle"][0]
+    for damage in (
+        lambda: path.write_text("{}"),
+        lambda: path.write_text("not json"),
+        lambda: shutil.rmtree(path.parent),
+        lambda: shutil.rmtree(bundle),
+        lambda: (bundle / "spyreCodeDir" / "spyrecode.json").write_text("{}"),
+    ):
+        damage()
         eager._C._clear_eager_programs()
         compiled = eager.counters["compiled"]
         assert torch.equal(bits(torch.tanh(x)), expected)

@@ -17,8 +17,19 @@ from torch._inductor.codegen.common import (
     register_backend_for_device,
     register_device_op_overrides,
 )
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from torch_spyre._inductor import config, customops, debug, hints, input_layouts, passes, replay
+from torch_spyre._inductor import (
+    config,
+    customops,
+    debug,
+    graph_caches,
+    hints,
+    input_layouts,
+    passes,
+    replay,
+)
+from torch_spyre._inductor import windows as _windows  # noqa: F401  decompositions
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.hints import spyre_hint
 from torch_spyre._inductor.lowering import (
@@ -116,13 +127,18 @@ def compile_fx(
     _specialise(model)
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
-    recording, collecting = (
-        input_layouts.recording(example_inputs, hints.fingerprint(model)),
-        collections_paused(),
-    )
-    with recording, collecting, replay.active(), debug.fresh_graphs() as fresh:
-        kwargs["config_patches"].update(fresh)
-        return stock(model, example_inputs, *args, **kwargs)
+
+    def compile_graph() -> Any:
+        recording = input_layouts.recording(example_inputs, hints.fingerprint(model))
+        alone = graph_caches.one_at_a_time(model, example_inputs)
+        with alone, recording, collections_paused(), replay.active(), debug.fresh_graphs() as fresh:
+            kwargs["config_patches"].update(fresh)
+            return stock(model, example_inputs, *args, **kwargs)
+
+    graph_caches.begin()
+    result = graph_caches.surviving(compile_graph)
+    graph_caches.trim_once(cache_dir())
+    return result
 
 
 def _specialise(model: Any) -> None:

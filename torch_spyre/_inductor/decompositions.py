@@ -575,8 +575,12 @@ def convolution(
     rank = len(kernel)
     if transposed or x.dtype not in _FLOATS or x.numel() == 0 or weight.numel() == 0:
         return NotImplemented
-    if rank not in (1, 2) or x.dim() != rank + 2:
+    if rank not in (1, 2, 3) or x.dim() != rank + 2:
         return NotImplemented
+    stride, padding, dilation = (
+        list(given) * rank if len(given) == 1 else list(given)
+        for given in (stride, padding, dilation)
+    )
     size = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, s, d, p in zip(x.shape[2:], kernel, stride, dilation, padding, strict=True)

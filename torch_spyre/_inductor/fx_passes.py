@@ -56,7 +56,8 @@ def fold_constants(graph: Graph) -> None:
         with graph.inserting_before(next(iter(graph.nodes))):
             attribute = graph.get_attr(name)
             attribute.meta.update(node.meta)
-            attribute.meta["val"] = node.meta["val"].fake_mode.from_tensor(constant)
+            mode = node.meta["val"].fake_mode
+            attribute.meta["val"] = mode.from_tensor(constant, static_shapes=True)
         for user in users:
             user.replace_input_with(node, attribute)
         _log.info("%s %s is computed while compiling", node.target, list(value.shape))

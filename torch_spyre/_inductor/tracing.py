@@ -179,6 +179,14 @@ def trace(node: ir.ComputedBuffer) -> Body:
     return Body(variables, ranges, [], [], value, tracer.indirect, tracer.rows, place=place)
 
 
+def trace_pointwise(data: ir.Pointwise) -> Value:
+    """The expression of loops that are no node yet."""
+    points = [_variable("p", i) for i in range(len(data.ranges))]
+    points = [v if n != 1 else sympy.S.Zero for v, n in zip(points, data.ranges, strict=True)]
+    with V.set_ops_handler(_Tracer(buffer_dtype)):
+        return _unwrap(data.inner_fn(points))
+
+
 _UNSUPPORTED_LOOPS = (ir.WelfordReduction, ir.MultiOutputReduction)
 
 

@@ -318,7 +318,7 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
     reducer.clear(kept.lanes);
     bench.space.use_lanes();
     for (int core : team.cores) {
-      if (team.cores.size() > 1) bench.space.operands_known = 0;
+      if (team.cores.size() > 1) bench.space.operands_known = bench.space.fixed_known = 0;
       reducer.begin_core();
       run_body(machine, core, block, phase, bench, reducer);
       reducer.end_core(machine.table, core == leader);
@@ -374,6 +374,7 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
   Odometer kept(walk.kept, step.operands.size(), true);
   kept.seek(first);
   space.use_lanes();
+  space.operands_assumed = space.fixed_known = 0;
   for (int64_t at = first; at < last; at += most_groups) {
     const int64_t groups = std::min(most_groups, last - at);
     size_t count = 0;

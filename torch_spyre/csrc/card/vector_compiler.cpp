@@ -125,8 +125,13 @@ class Compiler {
     as_.vzeroupper();
     for (size_t i = pointers; i-- > kFreePointers;) as_.pop(kPointers[i]);
     as_.ret();
-    for (iteration_ = 0; iteration_ < static_cast<int>(guards_.size()); iteration_++) {
-      as_.resolve(guards_[iteration_]);
+    for (iteration_ = 0; iteration_ < iterations() && !guards_.empty(); iteration_++) {
+      for (const auto& [iteration, jump] : guards_) {
+        if (iteration == iteration_) as_.resolve(jump);
+      }
+      as_.load(kScratch, kFrame, offsetof(VectorFrame, cold));
+      as_.decrement(kScratch);
+      as_.store(kScratch, kFrame, offsetof(VectorFrame, cold));
       emit_iteration(*cold_);
       as_.jump(ends_[iteration_]);
     }
@@ -376,6 +381,26 @@ class Compiler {
     free_inputs(at);
   }
 
+  // Twice a code is twice its magnitude: the sign is gone.
+  void guard_codes(int stream, int number) {
+    const int codes = registers_.take(), mask = masks_.take();
+    as_.vector(kLoadPs, codes, 0, memory(stream, 0));
+    as_.vector(kAddW, codes, codes, VectorOperand::reg(codes));
+    as_.vector(kTestW, mask, codes, VectorOperand::reg(codes));
+    as_.load(kScratch, kFrame, offsetof(VectorFrame, limits));
+    const auto limits = static_cast<int32_t>(number * sizeof(CodeLimits));
+    const auto at = [&](size_t inside) {
+      return VectorOperand::at(kScratch, limits + static_cast<int32_t>(inside));
+    };
+    constexpr int kGreater = 6;
+    as_.vector(kSubW, codes, codes, at(offsetof(CodeLimits, least)));
+    as_.vector_imm(kCompareUW, mask, codes, at(offsetof(CodeLimits, span)), kGreater, mask);
+    as_.test_long_mask(mask);
+    guards_.push_back({iteration_, as_.jump_if_not_zero_later()});
+    registers_.give(codes);
+    masks_.give(mask);
+  }
+
   void emit(int at) {
     const VectorValue& v = values()[at];
     const int stream = static_cast<int>(v.word);
@@ -399,8 +424,10 @@ class Compiler {
         return add_moments(at);
       case VectorOp::GUARD:
         as_.test_mask(where_.at(v.a));
-        guards_.push_back(as_.jump_if_not_zero_later());
+        guards_.push_back({iteration_, as_.jump_if_not_zero_later()});
         return free_inputs(at);
+      case VectorOp::GUARD_CODES:
+        return guard_codes(stream, v.second);
       case VectorOp::ADD:
         return binary(at, kAddPs, true);
       case VectorOp::SUB:
@@ -488,7 +515,8 @@ class Compiler {
   const VectorCode* code_ = nullptr;
   int iteration_ = 0;
   int most_used_ = 0;
-  std::vector<size_t> ends_, guards_;  // by iteration
+  std::vector<size_t> ends_;                    // by iteration
+  std::vector<std::pair<int, size_t>> guards_;  // iterations, jumps
   Assembler as_;
   ConstantPool pool_;
   FreeRegisters registers_, masks_;
