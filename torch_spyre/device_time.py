@@ -269,7 +269,11 @@ def flow(dims: Mapping[Hashable, Dim], tensor: TensorUse) -> Flow:
         dim = dims[name]
         per = tensor.per_stick if name == tensor.stick else 1
         places = -(-dim.share // per)
-        total = min(-(-dim.size // per), tensor.entries.get(name, dim.padded))
+        total = -(-dim.size // per)
+        if tensor.in_lx:
+            stride = 0  # there are no bursts
+        else:
+            total = min(total, tensor.entries.get(name, dim.padded))
         if places * dim.slices > 1:
             axes.append(Axis(min(places, total), dim.slices, total, stride))
     return Flow(tensor.writes, tensor.in_lx, BYTES_IN_STICK, tuple(axes))

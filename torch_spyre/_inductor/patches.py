@@ -6,6 +6,7 @@ Each says which hook is missing (torch 2.13). None does anything for graphs with
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +30,9 @@ from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-from torch_spyre._inductor import fakes, graph_caches, lowering, native, replay
-from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre._inductor import fakes, graph_caches, lowering, native, reinplacing, replay
+from torch_spyre._inductor.errors import NoOpFunc, TooLarge, Unsupported
+from torch_spyre._inductor.input_layouts import note_carried
 from torch_spyre._inductor.origins import is_view
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
@@ -55,6 +57,7 @@ def apply() -> None:
     _compare_numbers_as_numbers()
     _read_sound_pickles()
     _write_damaged_host_code_again()
+    _update_in_place_where_it_is_safe()
 
 
 # -- GraphLowering.call_function: no hook after the lowering of a node -----------------------------
@@ -90,15 +93,19 @@ def _realise_every_operation() -> None:
             _realise(result)
             mark.check()
         except Unsupported as problem:
-            reason = problem.what
+            refusal = problem
         except torch._inductor.exc.LoweringException:
             if not lowering.refused:
                 raise
-            reason = lowering.refused[-1].what
+            refusal = lowering.refused[-1]
         else:
             return result
         mark.undo()
-        return _fall_back(self, target, args, kwargs, reason)
+        first = len(self.buffers)
+        result = _fall_back(self, target, args, kwargs, refusal.what)
+        if isinstance(refusal, TooLarge):
+            note_carried(self, (buffer.get_name() for buffer in self.buffers[first:]))
+        return result
 
     GraphLowering.call_function = call_function
 
@@ -471,3 +478,18 @@ def _write_damaged_host_code_again() -> None:
 
     PyCodeCache.write = classmethod(write)
     CompiledFxGraph.write_to_disk = write_to_disk
+
+
+# -- fx_passes.reinplace: updates in place that change the result, see reinplacing.py --------------
+# Fails when it can go: test_inductor_for_the_cpu_still_updates_in_place_what_is_overwritten.
+
+
+def _update_in_place_where_it_is_safe() -> None:
+    from torch._inductor.fx_passes import reinplace
+
+    for update in (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default,
+                   reinplace._generalized_scatter):  # fmt: skip
+        known = reinplace.inplaceable_ops[update]
+        reinplace.inplaceable_ops[update] = dataclasses.replace(
+            known, extra_check=reinplacing.also(known.extra_check)
+        )

@@ -237,4 +237,4 @@ def test_explain_still_reads_the_plan():
     x = torch.randn(64, 128, dtype=torch.float16).to("spyre")
     with config.patch(lx_planning=True):
         text = str(torch_spyre.explain(lambda t: torch.softmax(t, 0), x))
-    assert "in the scratchpads" in text
+    assert "added: into scratchpads" in text

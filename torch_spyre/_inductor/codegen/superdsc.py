@@ -9,8 +9,8 @@ Example: `generate(add, 0)["0_add"]["numCoresUsed_"]`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
@@ -141,10 +141,27 @@ class Frame:
     def views(self) -> tuple[CoreView | None, ...]:
         """For each tensor which part each core has, or None where that is not a plain share of all
         of it: a view, a gathered or padded axis, a copy between layouts."""
-        plan = self.plan
-        if plan.kind in ("restickify", "topk") or plan.op.op == "relayout" or plan.indices:
-            return (None,) * len(plan.tensors)
-        return tuple(_core_view(plan, tensor, self.slices) for tensor in plan.tensors)
+        return _views(self.plan, self.slices)
+
+
+class Views:
+    """Views of the tensors of an operation, for any division of it."""
+
+    def __init__(self, op: OpSpec, k_fast: bool = True) -> None:
+        self._plan = _plan(op)
+        self._k_fast = k_fast
+
+    def of(self, counts: Mapping[sympy.Symbol, int]) -> tuple[CoreView | None, ...]:
+        """As `Frame.views`, with so many slices of each dimension."""
+        dims = [replace(dim, slices=counts.get(dim.symbol, 1)) for dim in self._plan.dims]
+        plan = replace(self._plan, dims=dims)
+        return _views(plan, _slices(plan, self._k_fast))
+
+
+def _views(plan: _Plan, slices: SharedDict) -> tuple[CoreView | None, ...]:
+    if plan.kind in ("restickify", "topk") or plan.op.op == "relayout" or plan.indices:
+        return (None,) * len(plan.tensors)
+    return tuple(_core_view(plan, tensor, slices) for tensor in plan.tensors)
 
 
 def _core_view(plan: _Plan, tensor: _Tensor, slices: SharedDict) -> CoreView | None:
@@ -171,6 +188,7 @@ def content_key(op: OpSpec, k_fast: bool, loop_counts: Sequence[int]) -> tuple[A
             "lx" in arg.allocation,
             None if arg.stride_map is None else tuple(arg.stride_map),
             arg.per_tile_fixed,
+            arg.fixed_loops,
             arg.name,
             arg.element_arrangement,
         )

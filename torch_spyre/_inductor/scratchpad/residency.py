@@ -254,12 +254,12 @@ class _Writer:
             first = group.times[0]
             if group.written and stay.first == first:
                 if stored:
-                    self._copy(self.after, first, group, inside, group.buffer, "stored")
+                    self._copy(self.after, first, group, inside, group.buffer, "out of")
             elif stay.moved:
                 assert previous is not None
-                self._copy(self.before, stay.first, group, previous, inside, "moved")
+                self._copy(self.before, stay.first, group, previous, inside, "within")
             else:
-                self._copy(self.before, stay.first, group, group.buffer, inside, "loaded")
+                self._copy(self.before, stay.first, group, group.buffer, inside, "into")
             previous = inside
 
     def _resident(self, group: Group, stay: Stay) -> Buffer:
@@ -296,10 +296,9 @@ class _Writer:
         index = accesses[use.number].index
         ranges = {v: n for v, n in op.ranges.items() if v in index.free_symbols}
         origin: Origin = self.operations[time].origin
-        reason = f"{how}: {target.name if how == 'loaded' else source.name} in the scratchpads"
         copy = Operation(
             "identity", "copy", ranges, (), [Access(source, index)], Access(target, index), {},
-            origin, reason=reason,
+            origin, reason=f"{how} scratchpads",
         )  # fmt: skip
         where.setdefault(time, []).append((copy, group.copy))
 

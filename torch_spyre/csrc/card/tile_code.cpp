@@ -36,6 +36,13 @@ bool is_power_of_two(uint32_t bits) {
   return (bits & 0x7fffff) == 0 && (bits & 0x7f800000) != 0 && (bits & 0x7f800000) != 0x7f800000;
 }
 
+// Whether the groups of a run have other lanes of this operand each.
+bool moves(const TileStep& step, int operand) {
+  return std::any_of(step.walks.begin(), step.walks.end(), [&](const TileWalk& walk) {
+    return !walk.kept.empty() && walk.kept.back().strides[operand] != 0;
+  });
+}
+
 struct Untranslatable {};
 
 }  // namespace
@@ -49,7 +56,9 @@ class TileTranslator {
  public:
   TileTranslator(const TileStep& step, TileCode& to, TileForm form)
       : step_(step), to_(to), form_(form) {
-    for (const TileCode::Stream& stream : to_.streams_) code_.add_stream(stream.apart);
+    for (const TileCode::Stream& stream : to_.streams_) {
+      code_.add_stream(stream.apart, is_fixed(stream));
+    }
   }
 
   VectorCode run() {
@@ -320,7 +329,10 @@ class TileTranslator {
     if (at != to_.streams_.end()) return static_cast<int>(at - to_.streams_.begin());
     if (to_.streams_.size() == kMaxStreams) throw Untranslatable{};
     to_.streams_.push_back(wanted);
-    return code_.add_stream(apart);
+    return code_.add_stream(apart, is_fixed(wanted));
+  }
+  bool is_fixed(const TileCode::Stream& stream) const {
+    return stream.source == TileCode::Source::OPERAND && !moves(step_, stream.number);
   }
 
   const TileStep& step_;
@@ -397,13 +409,6 @@ bool loads_what_it_stored(const TileStep& step, const std::vector<TileInstructio
     if (was_stored(in.b) || (in.is_pair() && was_stored(in.c))) return true;
   }
   return false;
-}
-
-// Whether the groups of a run have other lanes of this operand each.
-bool moves(const TileStep& step, int operand) {
-  return std::any_of(step.walks.begin(), step.walks.end(), [&](const TileWalk& walk) {
-    return !walk.kept.empty() && walk.kept.back().strides[operand] != 0;
-  });
 }
 
 // All that the translation depends on.
@@ -701,7 +706,9 @@ bool TileCode::run(const TileView& tile, Workspace& space, std::span<const Total
   const bool checked = in_range && checked_ != nullptr;
   run_parts(ordinary ? *ordinary_ : checked ? *checked_ : *any_, tile, space, totals);
   for (int reg : lasting_) space.bounds[reg] = ordinary ? knowledge.registers[reg] : Bounds{};
-  if (ordinary && guarded_ != nullptr) assume_for_next(space, knowledge);
+  if (ordinary && guarded_ != nullptr && !has_assumptions(space)) {
+    assume_for_next(space, knowledge);
+  }
   return true;
 }
 
@@ -742,8 +749,9 @@ void TileCode::assume_for_next(Workspace& space, Knowledge& knowledge) const {
     for (int operand : guards_) {
       Bounds& bounds = wider.operands[operand];
       if (!codes_within(bounds)) return;  // zeros only
+      // What later phases make of more room for large numbers may be out of range: e^-x.
       bounds.least /= room;
-      bounds.most *= std::min(room, 2.0f);
+      bounds.most = decode_dlfloat16(encode_dlfloat16(bounds.most * std::min(room, 1.25f)));
       if (!bounds.keeps_in_range()) bounds = knowledge.operands[operand];
     }
     if (room > 1.0f && !stays_ordinary(space, wider)) continue;
@@ -777,7 +785,7 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
       splats[i][g] = std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(*result)) + 1;
     }
   }
-  for (const Part& part : tile.parts) {
+  const auto place_streams = [&](const Part& part) {
     frame.groups = part.run->count;
     for (size_t i = 0; i < streams_.size(); i++) {
       const int number = streams_[i].number;
@@ -828,10 +836,44 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
         }
       }
     }
+  };
+  if (is_regular(tile)) {
+    // Each part is as far from the one before as the reduced dimension says.
+    place_streams(tile.parts[0]);
+    std::byte* at[kMaxStreams];
+    int64_t apart[kMaxStreams];
+    for (size_t i = 0; i < streams_.size(); i++) {
+      const Source source = streams_[i].source;
+      at[i] = frame.streams[i].at;
+      apart[i] = source == Source::OPERAND    ? tile.walk.reduced[0].strides[streams_[i].number]
+                 : source == Source::REGISTER ? tile.kept_lanes * int64_t{sizeof(uint32_t)}
+                                              : 0;
+    }
+    for (size_t part = 0; part < tile.parts.size(); part++) {
+      for (size_t i = 0; i < streams_.size(); i++) {
+        frame.streams[i].at = at[i];
+        at[i] += apart[i];
+      }
+      code.run(frame);
+    }
+    return -frame.cold;
+  }
+  for (const Part& part : tile.parts) {
+    place_streams(part);
     code.run(frame);
     group += part.run->count;
   }
   return -frame.cold;
+}
+
+// One run of kept points at all points of one reduced dimension.
+bool TileCode::is_regular(const TileView& tile) const {
+  return tile.whole_block && tile.walk.reduced.size() == 1 && tile.parts.size() > 1 &&
+         static_cast<int64_t>(tile.parts.size()) == tile.walk.reduced_points &&
+         std::none_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
+           return stream.source == Source::SPLAT_OPERAND &&
+                  tile.walk.reduced[0].strides[stream.number] != 0;
+         });
 }
 
 void run_instructions(const std::shared_ptr<const TileCode>& code,

@@ -71,6 +71,7 @@ class TileCode {
   void assume_for_next(Workspace& space, Knowledge& knowledge) const;
   bool has_assumptions(const Workspace& space) const;
   bool stays_ordinary(const Workspace& space, Knowledge& knowledge) const;
+  bool is_regular(const TileView& tile) const;
   // Returns how often a guard led to the form for everything.
   int64_t run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
                     std::span<const TotalsAt> totals) const;

@@ -90,15 +90,16 @@ struct VectorValue {
 };
 
 // A place in memory that code walks along: an iteration of 32 lanes moves it by `step` bytes inside
-// of a group of lanes.
+// of a group of lanes. One that is `fixed` is where it was at the next group.
 struct VectorStream {
   int64_t step = 0;
+  bool fixed = false;
 };
 
 class VectorCode {
  public:
-  int add_stream(int64_t step) {
-    streams_.push_back({step});
+  int add_stream(int64_t step, bool fixed = false) {
+    streams_.push_back({step, fixed});
     return static_cast<int>(streams_.size()) - 1;
   }
   int constant(uint32_t word);
