@@ -43,9 +43,6 @@ counters: dict[str, int] = {"compiled": 0, "loaded": 0, "left_to_host": 0}
 """Signatures that this process has compiled, loaded from disk, and left to the host."""
 
 _lock = threading.Lock()
-_signatures: dict[str, set[str]] = {}
-"""By operation: the signatures that this process has asked for."""
-_warned: set[str] = set()
 _bundles: dict[Path, bool] = {}
 """Bundles of loaded programs, and whether they use the pool."""
 
@@ -92,8 +89,6 @@ def resolve(
     operation = f"{name}.{overload}" if overload else name
     with _lock:
         signature = describe(operation, arguments, inputs)
-        if not _admit(operation, signature):
-            return None, True
         key = entry_key(signature)
         entry = read_entry(key, signature)
         if entry is not None:
@@ -121,27 +116,6 @@ def describe(operation: str, arguments: list[Any], inputs: list[Any]) -> str:
         for t in inputs
     ]
     return f"{operation} {arguments} {forms}"
-
-
-def _admit(operation: str, signature: str) -> bool:
-    """Whether another signature of an operation is compiled or loaded.
-
-    Programs with ever new shapes would compile for ever. Counts what was asked for, wherever it was
-    found: where an operation runs must not depend on what happens to be on disk."""
-    known = _signatures.setdefault(operation, set())
-    limit = _C._settings()["eager_limit"]
-    if len(known) >= limit and signature not in known:
-        if operation not in _warned:
-            _warned.add(operation)
-            _log.warning(
-                "%s was called with more than %d combinations of shapes, layouts and types; the "
-                "host computes further ones. SPYRE_EAGER_LIMIT raises the limit",
-                operation,
-                limit,
-            )
-        return False
-    known.add(signature)
-    return True
 
 
 # ---- Settings of the compiler -------------------------------------------------------------------
