@@ -5,8 +5,8 @@ sources, the settings, and the directory where compiled kernels are kept. An eag
 its program with these, and a process that finds all of its programs never loads Inductor, which
 takes seconds.
 
-    >>> (bundle_root() / "eager").name
-    'eager'
+    >>> bundle_root().name
+    'inductor-spyre'
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any, cast
 
 import torch
 
-from torch_spyre.identity import package_hash
+from torch_spyre.disk_cache import Store
+from torch_spyre.identity import package_hash, quick_hash
 
 _ROOT = os.path.dirname(__file__)
 
@@ -32,6 +33,11 @@ def source_hash() -> str:
     """A hash of everything that has a say in what a program becomes."""
     added = _added_opfuncs()
     return package_hash() if not added else _hash(package_hash(), *added)
+
+
+def quick_source_hash() -> str:
+    """The same by times of files: also another one when nothing but a time has changed."""
+    return _hash(quick_hash(), *_added_opfuncs())
 
 
 def settings() -> tuple[tuple[str, str], ...]:
@@ -49,6 +55,16 @@ def compiler_config() -> types.ModuleType:
 def bundle_root() -> Path:
     """Where compiled kernels are kept: a folder beside Inductor's own caches."""
     return Path(_cache_dirs().cache_dir()) / "inductor-spyre"
+
+
+def bundle_store() -> Store:
+    """The kernels that are kept, and the programs of eager operations beside them."""
+    return _store(bundle_root())
+
+
+@cache
+def _store(root: Path) -> Store:
+    return Store(root)
 
 
 @cache

@@ -26,10 +26,9 @@ from torch_spyre import _C
 from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config, debug, graph_caches
 from torch_spyre._inductor.sources import settings, source_hash
-from torch_spyre.compiler_identity import bundle_root
+from torch_spyre.compiler_identity import bundle_root, bundle_store
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.sanitizer import is_sanitizing
-from torch_spyre.disk_cache import Store
 from torch_spyre.logs import get_logger
 
 CODE = "spyreCodeDir"
@@ -255,19 +254,15 @@ def spyre_constant_tensor(
 # ---- Bundles ------------------------------------------------------------------------------------
 
 
-@cache
-def _store(root: Path) -> Store:
-    return Store(root)
-
-
-def bundle_store() -> Store:
-    """The bundles that are kept."""
-    return _store(bundle_root())
-
-
 def bundle_directory(name: str, text: str, has_pool: bool) -> Path:
     """Where the bundle of a kernel is, or will be."""
-    return bundle_root() / _entry(name, _key(text, has_pool))
+    return bundle_root() / bundle_entry(name, text, has_pool)[0]
+
+
+def bundle_entry(name: str, text: str, has_pool: bool) -> tuple[str, str]:
+    """The name and the key of a bundle in the store."""
+    key = _key(text, has_pool)
+    return _entry(name, key), key
 
 
 def _entry(name: str, key: str) -> str:
@@ -281,8 +276,7 @@ def _key(text: str, has_pool: bool) -> str:
 
 def compile_text(name: str, text: str, has_pool: bool) -> str:
     """The SpyreCode directory of a kernel; made when no earlier compilation left it."""
-    key = _key(text, has_pool)
-    entry = _entry(name, key)
+    entry, key = bundle_entry(name, text, has_pool)
     directory = bundle_store().find(entry, key)
     if directory is not None:
         counters["bundles_reused"] += 1

@@ -225,7 +225,7 @@ def _entry(plan: Any) -> Entry:
             {
                 "name": plan.names[id(kernel)],
                 "text": kernel.text(),
-                "bundle": _bundle(plan, kernel),
+                "bundle": _bundle(plan, kernel),  # its name and key in the store
                 "pool": kernel.pool_bytes > 0,
                 "arguments": arguments,
                 "constants": [[b.value, _name(b.dtype)] for b in kernel.constants],
@@ -244,11 +244,10 @@ def _entry(plan: Any) -> Entry:
     return {"inputs": given, "made": made, "kernels": kernels, "result": result}
 
 
-def _bundle(plan: Any, kernel: Any) -> str:
-    from torch_spyre._inductor.async_compile import bundle_directory
+def _bundle(plan: Any, kernel: Any) -> tuple[str, str]:
+    from torch_spyre._inductor.async_compile import bundle_entry
 
-    name = plan.names[id(kernel)]
-    return bundle_directory(name, kernel.text(), kernel.pool_bytes > 0).name
+    return bundle_entry(plan.names[id(kernel)], kernel.text(), kernel.pool_bytes > 0)
 
 
 def _compare_layout(given: dict[str, Any], tensor: torch.Tensor) -> None:

@@ -257,7 +257,7 @@ class Reader {
     // The compiler knows what x + 0 and x * 1 are: no program of two operands.
     const bool is_operand = numbers_ && facts_.number[i] && !value.equal(0) && !value.equal(1);
     if (is_operand) {
-      push({NUMBER, type});
+      push({NUMBER});  // of whatever type: beside floating point it makes no difference
       input_of.push_back(static_cast<int64_t>(inputs.size()));
       // As the compiler has it: x / 3 is a product.
       const bool is_divisor = facts_.is_quotient && i == 1;
@@ -435,6 +435,7 @@ class EagerKernel final : public c10::OperatorKernel {
     if (calls > 0) counts[facts_->name] += calls;
   }
   void reset_count() { calls_ = 0; }
+  void forget_signatures() { signatures_ = 0; }
 
  private:
   EagerProgramPtr find(const c10::OperatorHandle& op, const Stack& stack, Reader& reader) {
@@ -451,19 +452,36 @@ class EagerKernel final : public c10::OperatorKernel {
       if (known != table().programs.end()) return known->second;
     }
     const auto resolver = g_resolver.load();
-    if (resolver == nullptr) return nullptr;
+    if (resolver == nullptr || !admits_another()) return nullptr;
     const EagerAnswer answer =
         resolver({op, stack, reader.input_of, reader.inputs, *reader.device});
     if (answer.remember) {
       std::unique_lock lock(table().mutex);
-      return table().programs.try_emplace(std::move(key), answer.program).first->second;
+      const auto [entry, is_new] = table().programs.try_emplace(std::move(key), answer.program);
+      signatures_ += is_new ? 1 : 0;
+      return entry->second;
     }
     return answer.program;
+  }
+
+  // Programs with ever new shapes would compile for ever. What counts is what was asked for,
+  // wherever it was found: where an operation runs must not depend on what happens to be on disk.
+  bool admits_another() {
+    const int limit = settings().eager_limit;
+    if (signatures_.load(std::memory_order_relaxed) < limit) return true;
+    if (!warned_.exchange(true) && limit > 0) {
+      TORCH_WARN(facts_->name, " was called with more than ", limit,
+                 " combinations of shapes, layouts and types; the host computes further ones. "
+                 "SPYRE_EAGER_LIMIT raises the limit");
+    }
+    return false;
   }
 
   std::once_flag once_;
   std::unique_ptr<const Facts> facts_;
   std::atomic<int64_t> calls_{0};
+  std::atomic<int> signatures_{0};  // in the table
+  std::atomic<bool> warned_{false};
 };
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -515,6 +533,7 @@ void clear_eager_programs() {
   decltype(Table::numbers) numbers;
   std::unique_lock lock(table().mutex);
   std::lock_guard numbers_lock(table().numbers_mutex);
+  for (auto* kernel : all_kernels()) kernel->forget_signatures();
   programs.swap(table().programs);
   numbers.swap(table().numbers);
 }

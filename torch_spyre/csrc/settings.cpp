@@ -16,7 +16,7 @@ namespace spyre {
 namespace {
 
 constexpr int kCardSlots = 8;    // cards that one host can hold
-constexpr int kEagerLimit = 64;  // see docs/decisions/0040
+constexpr int kEagerLimit = 64;  // see docs/decisions/0041
 
 std::optional<std::string> env(const char* name) {
   const char* value = std::getenv(name);

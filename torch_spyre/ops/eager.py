@@ -13,13 +13,10 @@ same. Nothing of Inductor is imported for what is on disk.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import hashlib
 import json
-import os
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,13 @@ from typing import Any
 import torch
 
 from torch_spyre import _C
-from torch_spyre.compiler_identity import bundle_root, compiler_config, settings, source_hash
+from torch_spyre.compiler_identity import (
+    bundle_root,
+    bundle_store,
+    compiler_config,
+    quick_source_hash,
+    settings,
+)
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
 
@@ -40,9 +43,6 @@ counters: dict[str, int] = {"compiled": 0, "loaded": 0, "left_to_host": 0}
 """Signatures that this process has compiled, loaded from disk, and left to the host."""
 
 _lock = threading.Lock()
-_signatures: dict[str, set[str]] = {}
-"""By operation: the signatures that this process has asked for."""
-_warned: set[str] = set()
 _bundles: dict[Path, bool] = {}
 """Bundles of loaded programs, and whether they use the pool."""
 
@@ -89,10 +89,8 @@ def resolve(
     operation = f"{name}.{overload}" if overload else name
     with _lock:
         signature = describe(operation, arguments, inputs)
-        if not _admit(operation, signature):
-            return None, True
-        path = entry_path(signature)
-        entry = read_entry(path, signature)
+        key = entry_key(signature)
+        entry = read_entry(key, signature)
         if entry is not None:
             counters["loaded"] += 1
         else:
@@ -101,7 +99,7 @@ def resolve(
                 return None, False
             counters["compiled"] += 1
             if entry.pop("keep", True):
-                write_entry(path, {**entry, "format": FORMAT, "signature": signature})
+                write_entry(key, {**entry, "format": FORMAT, "signature": signature})
         if "host" in entry:
             counters["left_to_host"] += 1
             _log.info("%s is computed by the host: %s", operation, entry["host"])
@@ -114,31 +112,10 @@ def describe(operation: str, arguments: list[Any], inputs: list[Any]) -> str:
     forms = [
         f"{t.dtype} {tuple(t.shape)} {t.stride()} {t.storage_offset()} {_C._get_placement(t)}"
         if isinstance(t, torch.Tensor)
-        else type(t).__name__
+        else "number"
         for t in inputs
     ]
     return f"{operation} {arguments} {forms}"
-
-
-def _admit(operation: str, signature: str) -> bool:
-    """Whether another signature of an operation is compiled or loaded.
-
-    Programs with ever new shapes would compile for ever. Counts what was asked for, wherever it was
-    found: where an operation runs must not depend on what happens to be on disk."""
-    known = _signatures.setdefault(operation, set())
-    limit = _C._settings()["eager_limit"]
-    if len(known) >= limit and signature not in known:
-        if operation not in _warned:
-            _warned.add(operation)
-            _log.warning(
-                "%s was called with more than %d combinations of shapes, layouts and types; the "
-                "host computes further ones. SPYRE_EAGER_LIMIT raises the limit",
-                operation,
-                limit,
-            )
-        return False
-    known.add(signature)
-    return True
 
 
 # ---- Settings of the compiler -------------------------------------------------------------------
@@ -182,41 +159,44 @@ def _extensions() -> tuple[Any, ...]:
 
 # ---- Entries on disk ----------------------------------------------------------------------------
 
-
-def entry_path(signature: str) -> Path:
-    """Where the entry of a signature is, or will be."""
-    what = repr((signature, source_hash(), settings(), _extensions()))
-    return bundle_root() / "eager" / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
+PROGRAM = "program.json"
 
 
-def read_entry(path: Path, signature: str) -> dict[str, Any] | None:
+def entry_key(signature: str) -> str:
+    """A hash of all that an entry is made from."""
+    what = repr((signature, quick_source_hash(), settings(), _extensions()))
+    return hashlib.sha256(what.encode()).hexdigest()
+
+
+def read_entry(key: str, signature: str) -> dict[str, Any] | None:
     """An entry whose kernels are all there; None otherwise: it is compiled again."""
-    try:
-        entry: dict[str, Any] = json.loads(path.read_bytes())
-        if entry["format"] != FORMAT or entry["signature"] != signature:
-            return None
-        codes = [_code(kernel) for kernel in entry.get("kernels", ())]
-    except (OSError, ValueError, KeyError, TypeError):
+    directory = bundle_store().find(_name(key), key)
+    if directory is None:
         return None
-    return entry if all((code / "spyrecode.json").is_file() for code in codes) else None
+    try:
+        entry: dict[str, Any] = json.loads((directory / PROGRAM).read_bytes())
+    except OSError:  # gone by now
+        return None
+    if entry["format"] != FORMAT or entry["signature"] != signature:
+        return None
+    kernels = entry.get("kernels", ())
+    return entry if all(bundle_store().find(*kernel["bundle"]) for kernel in kernels) else None
 
 
-def write_entry(path: Path, entry: dict[str, Any]) -> None:
-    """Whole or not at all. A disk that cannot be written costs the next process a compilation."""
+def write_entry(key: str, entry: dict[str, Any]) -> None:
+    """A disk that cannot be written costs the next process a compilation."""
+
+    def fill(work: Path) -> None:
+        (work / PROGRAM).write_text(json.dumps(entry))
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        bundle_store().publish(_name(key), key, fill)
     except OSError as problem:
         _log.warning("programs of eager operations are not kept: %s", problem)
-        return
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(entry, file)
-        os.replace(name, path)
-    except OSError as problem:
-        _log.warning("programs of eager operations are not kept: %s", problem)
-        with contextlib.suppress(OSError):
-            os.unlink(name)
+
+
+def _name(key: str) -> str:
+    return f"eager_{key[:24]}"
 
 
 # ---- Programs -----------------------------------------------------------------------------------
@@ -247,7 +227,7 @@ def load(entry: dict[str, Any], device: int) -> _C._EagerProgram:
 
 
 def _code(kernel: dict[str, Any]) -> Path:
-    return bundle_root() / str(kernel["bundle"]) / "spyreCodeDir"
+    return bundle_root() / str(kernel["bundle"][0]) / "spyreCodeDir"
 
 
 def _dtype(name: str) -> torch.dtype:
