@@ -51,8 +51,9 @@ test-all: setup $(VENV)/.models ## all tests, every operation on every number of
 fuzz: setup ## 2,000 random programs, eager = compiled = CPU; failures become tests in build/fuzz; FUZZ="--first 5000"
 	@$(BIN)/python -m tests.fuzz --programs 2000 --jobs $(JOBS) $(FUZZ)
 
-opinfo: setup ## PyTorch's operator database on the device; rewrites docs/opinfo.md
+opinfo: setup ## PyTorch's operator database, eager and compiled; rewrites docs/opinfo.md and docs/opinfo_compiled.md
 	@$(BIN)/python -m tests.opinfo.sweep --device spyre --docs docs/opinfo.md
+	@$(BIN)/python -m tests.opinfo.sweep --device spyre --compiled --docs docs/opinfo_compiled.md
 
 bench: setup $(VENV)/.models ## measurements against CPU PyTorch, into docs/performance; a part: make bench BENCH="--only speed"
 	@$(BIN)/python -W ignore -m benchmarks $(BENCH)

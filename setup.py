@@ -54,7 +54,8 @@ setup(
                 # torch's fmt is not exported from its libraries.
                 "-DFMT_HEADER_ONLY=1",
             ],
-            extra_link_args=["-pthread"],
+            # The build id is the extension's part of the keys of caches (identity.py).
+            extra_link_args=["-pthread", "-Wl,--build-id=sha1"],
         )
     ],
     cmdclass={"build_ext": PersistentBuild},

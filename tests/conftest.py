@@ -22,6 +22,12 @@ settings.register_profile("tests", derandomize=True, deadline=None, database=Non
                           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 settings.load_profile("tests")
 
+# Eager operations by way of the host, also in new processes: tests call thousands of them once, on
+# shapes of which no two are alike, and each would be compiled. tests/device/test_eager_on_card.py
+# has those on the card.
+os.environ["SPYRE_EAGER"] = "host"
+torch.spyre.set_eager("host")
+
 torch.spyre.set_fallback_warning(False)
 torch.spyre.set_downcast_warning(False)
 

@@ -86,7 +86,7 @@ def test_the_back_end_stands_alone():
     """Its modules use the standard library and the common tables, nothing else."""
     allowed = ("torch_spyre.backend", "torch_spyre.opfuncs", "torch_spyre.hardware",
                "torch_spyre.constants", "torch_spyre.core_views",
-               "torch_spyre.device_time")  # fmt: skip
+               "torch_spyre.device_time", "torch_spyre.disk_cache")  # fmt: skip
     for path in Path(command.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
@@ -201,6 +201,16 @@ def test_a_second_compile_is_a_lookup(tmp_path, monkeypatch):
     second = compile_bundle(HANDWRITTEN, tmp_path / "b", cache_dir=cache)
     assert (first / "program.bin").read_bytes() == (second / "program.bin").read_bytes()
     assert compile_bundle(HANDWRITTEN, tmp_path / "a") == first  # the output knows its content
+
+
+def test_a_damaged_entry_is_compiled_again(tmp_path):
+    cache = tmp_path / "cache"
+    first = compile_bundle(HANDWRITTEN, tmp_path / "a", cache_dir=cache)
+    (kept,) = cache.glob("*/program.bin")
+    kept.write_bytes(kept.read_bytes()[:-1] + b"!")
+    second = compile_bundle(HANDWRITTEN, tmp_path / "b", cache_dir=cache)
+    assert (first / "program.bin").read_bytes() == (second / "program.bin").read_bytes()
+    assert kept.read_bytes() == (first / "program.bin").read_bytes()
 
 
 def test_content_and_options_are_the_key(tmp_path):

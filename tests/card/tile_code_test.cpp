@@ -171,6 +171,49 @@ TEST(rounding_and_encoding_of_any_float32_is_that_of_the_format) {
   }
 }
 
+// Of all numbers of DLFloat16 that are near enough.
+TEST(exponentials_of_near_numbers_have_the_bits_of_those_of_all_numbers) {
+  if (!has_vector_compiler()) return;
+  for (const int opcode : {SHORT_EXP, SHORT_SIGMOID, SHORT_SILU, SHORT_GELU_ERF}) {
+    VectorCode code;
+    const int in = code.add_stream(128), near = code.add_stream(128), all = code.add_stream(128);
+    for (int half = 0; half < 2; half++) {
+      const int value = code.load(VectorOp::LOAD_LANES, in, half);
+      code.store(VectorOp::STORE_LANES, near, half, record_near(code, opcode, value));
+      code.store(VectorOp::STORE_LANES, all, half,
+                 record_instruction(code, opcode, value, -1, -1, 0, 0));
+    }
+    const auto compiled = compile_vectors(code, kLanes);
+    CHECK(compiled != nullptr);
+    std::vector<uint32_t> numbers;
+    for (int c = 0; c < 0x10000; c++) {
+      const float number = decode_dlfloat16(static_cast<uint16_t>(c));
+      if (std::fabs(number) <= nearness_of(opcode)) {
+        numbers.push_back(std::bit_cast<uint32_t>(number));
+      }
+    }
+    CHECK(numbers.size() > 30000);
+    numbers.resize(numbers.size() / kLanes * kLanes);
+    std::vector<uint32_t> found(numbers.size()), wanted(numbers.size());
+    run<uint32_t>(*compiled, static_cast<int64_t>(numbers.size()),
+                  {numbers.data(), found.data(), wanted.data()}, {4, 4, 4});
+    CHECK(found == wanted);
+  }
+}
+
+// Every pair of significands, and what rounding makes of the quotient: the proof of a product with
+// a reciprocal (tile_code.cpp) by trying it.
+TEST(a_product_with_a_reciprocal_that_is_a_little_too_large_has_the_code_of_the_quotient) {
+  for (int divisor = 512; divisor < 1024; divisor++) {
+    const float by = static_cast<float>(divisor);
+    const float reciprocal = std::bit_cast<float>(std::bit_cast<uint32_t>(1.0f / by) + 1);
+    for (int dividend = 512; dividend < 1024; dividend++) {
+      const float number = static_cast<float>(dividend);
+      CHECK_EQ(encode_dlfloat16(number * reciprocal), encode_dlfloat16(number / by));
+    }
+  }
+}
+
 // Sums of more values than there are registers, all of them alive at once.
 TEST(code_that_needs_too_many_registers_is_refused) {
   if (!has_vector_compiler()) return;

@@ -443,7 +443,8 @@ def _zero(x: Interval) -> Interval:
 
 
 def _function(name: str, compute: Callable[[torch.Tensor], torch.Tensor], error: bool,
-              low: float = -math.inf, high: float = math.inf) -> None:  # fmt: skip
+              low: float = -math.inf, high: float = math.inf,
+              absolute: float = 0.0) -> None:  # fmt: skip
     """A function that grows with its argument, which has to lie between `low` and `high`."""
 
     def rule(x: Interval, *args: Any, **kwargs: Any) -> Interval:
@@ -455,7 +456,8 @@ def _function(name: str, compute: Callable[[torch.Tensor], torch.Tensor], error:
         lo, hi = x.lo, x.hi
         if error:
             lo, hi = lo - lo.abs() * ARGUMENT, hi + hi.abs() * ARGUMENT
-        return _stored(compute(lo), compute(hi), x.dtype, FUNCTION[x.dtype] if error else 0.0)
+        lo, hi = compute(lo) - absolute, compute(hi) + absolute
+        return _stored(lo, hi, x.dtype, FUNCTION[x.dtype] if error else 0.0)
 
     RULES[name] = rule
 
@@ -464,7 +466,8 @@ _function("exp", torch.exp, True, -15, 10)
 _function("log", torch.log, True, 2.0**-10)
 _function("sigmoid", torch.sigmoid, True, -12)
 _function("tanh", torch.tanh, True)
-_function("erf", torch.erf, True)
+# PyTorch's erf of vectors is that of Abramowitz and Stegun, 7.1.26, good to 1.5e-7.
+_function("erf", torch.erf, True, absolute=1.5e-7)
 _function("expm1", torch.expm1, True, -15, 10)
 _function("log1p", torch.log1p, True, -0.9)
 _function("softplus", torch.nn.functional.softplus, True, -12)
@@ -901,8 +904,13 @@ def _var(x: Interval, dim: int, correction: int = 1, keepdim: bool = False) -> I
     total = _sum(away, dim, keepdim)
     # As a difference of mean squares it is off by a part of these.
     off = x.magnitude().square().sum(_dims(x, dim), keepdim) * (8 * UNIT)
-    return _stored(((total.lo - off) / (count - correction)).clamp(min=0.0),
+    once = _stored(((total.lo - off) / (count - correction)).clamp(min=0.0),
                    (total.hi + off) / (count - correction), x.dtype, 8 * UNIT)  # fmt: skip
+    if correction == 0:
+        return once
+    # Or in parts: the mean square, times a number.
+    parts = _mul(_var(x, dim, 0, keepdim), count / (count - correction))
+    return Interval(once.lo.minimum(parts.lo), once.hi.maximum(parts.hi), x.dtype)
 
 
 @_rule("layer_norm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.fuzz.programs import Input, Program
 from tests.fuzz.run import check
@@ -59,9 +60,46 @@ FOUND = {
          "d = torch.argmax(c, 1, keepdim=True)"),
         ("d",),
     ),
+    "an expanded tensor is updated as a tensor of its own": Program(
+        (Input("a", (1,), "F16"), Input("i", (1,), "I64", "index3"), Input("b", (1, 2), "F16")),
+        ("c = torch.square(a)", "d = c.expand(3, 2)", "e = d.index_copy(-2, i, b)"), ("e",),
+    ),
+    "an updated input is overwritten while the update is still needed": Program(
+        (Input("a", (22,), "F32", seed=516), Input("b", (1,), "F32", seed=506),
+         Input("i", (1,), "I64", "index22")),
+        ("c = a.index_add(0, i, b)", "a.add_(3)", "d = c[21]"), ("c", "d"),
+    ),
+    "a write to a view that expands nothing is not rounded twice": Program(
+        (Input("a", (2, 2), "F16", "positive", seed=191), Input("b", (1, 1), "F16", seed=119)),
+        ("c = a.expand(2, 2)", "c.add_(b)"), ("c",),
+    ),
+    "a piece of a cat is read in another shape": Program(
+        (Input("a", (3, 130, 7, 1), "F16", seed=870),),
+        ("b = torch.cos(a)", "c = b.reshape(26, 5, 21)", "d = torch.cat([a, b], 2)"), ("c", "d"),
+    ),
+    "an update is padded": Program(
+        (Input("a", (2, 2, 1), "F16", seed=9), Input("i", (1,), "I64", "index2", seed=670),
+         Input("b", (2, 2, 2), "F16")),
+        ("c = b.index_copy(-1, i, a)", "d = F.pad(c, [2, 1], value=1)"), ("d",),
+    ),
+    "nothing has sticks along nothing": Program(
+        (Input("a", (2, 0, 1), "F16", seed=478, stick=1),), ("b = a.transpose(1, -2)",), ("b",),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_program_that_the_fuzzer_found_is_right(name: str) -> None:
     check(FOUND[name], cores=5)
+
+
+def test_inductor_for_the_cpu_still_updates_in_place_what_is_overwritten() -> None:
+    """When this fails, torch_spyre/_inductor/reinplacing.py can go."""
+
+    def f(x, i, s):
+        y = x.index_add(0, i, s)
+        x.zero_()
+        return y
+
+    x, i, s = torch.ones(3, 2), torch.tensor([1]), torch.full((1, 2), 7.0)
+    assert not torch.equal(torch.compile(f)(x.clone(), i, s), f(x.clone(), i, s))

@@ -1,10 +1,11 @@
-"""Sweep PyTorch's operator database (OpInfo) on a device, in eager mode, and compare with CPU.
+"""Sweep PyTorch's operator database (OpInfo) on a device, eager or compiled, and compare with CPU.
 
 In: a device, dtypes, a pattern of operator names. Out: results as JSON, a summary on the terminal,
-a page for the documentation, and exit code 1 when less than 98 % of a dtype match or anything
-crashed or hung. Workers live long (importing the database takes seconds) and get one (operator,
-dtype) at a time; one that dies or takes too long is replaced, and its operator is tried once more
-in a fresh worker, so that the blame is right.
+a page for the documentation, and exit code 1 when too few of a dtype match or anything crashed or
+hung. A sweep that was interrupted goes on where it was, unless the device's code has changed.
+Workers live long (importing the database takes seconds) and get one (operator, dtype) at a time;
+one that dies or takes too long is replaced, and its operator is tried once more in a fresh worker,
+so that the blame is right.
 
     python -m tests.opinfo.sweep --device spyre --dtypes float16,bool --ops "nn.functional.*"
 """
@@ -23,18 +24,19 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
-from . import report
+from . import compiled_report, report
 from .worker import Outcome, all_ops, clean, device_build
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT = 300.0
 PROGRESS_SECONDS = 15.0
+LIFETIME = 200
 
 
 class WorkerGone(Exception):
@@ -62,18 +64,27 @@ def main() -> int:
         f"each, {args.jobs} worker{'s' if args.jobs > 1 else ''}"
     )
     start = time.monotonic()
-    sweep = Sweep(args.device, args.samples, args.timeout, builds={device_build()})
+    args.out.mkdir(parents=True, exist_ok=True)
+    name = "compiled" if args.compiled else "results"
+    log = Log(args.out / f"{name}.partial.jsonl", f"{device_build()} {args.samples} {args.device}")
+    outcomes = log.read(args.keep) if args.keep or not args.again else []
+    sweep = Sweep(
+        args.device, args.samples, args.timeout, args.compiled, outcomes, builds={device_build()}
+    )
+    sweep.log = log
+    log.start(outcomes)
     try:
         outcomes = sweep.run(tasks, args.jobs)
     except CannotStart as error:
         print(f"The sweep cannot start: {error}", file=sys.stderr)
         return 1
     seconds = time.monotonic() - start
-    result = report.Result(args.device, str(torch.__version__), args.samples, tuple(outcomes))
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "results.json").write_text(report.as_json(result))
+    result = report.Result(
+        args.device, str(torch.__version__), args.samples, tuple(outcomes), args.compiled
+    )
+    (args.out / f"{name}.json").write_text(report.as_json(result))
     print(report.as_text(result))
-    print(f"{len(outcomes)} pairs in {_duration(seconds)}; details in {args.out / 'results.json'}")
+    print(f"{len(outcomes)} pairs in {_duration(seconds)}; details in {args.out / name}.json")
     if len(sweep.builds | {device_build()}) > 1:
         print(
             "workers loaded more than one build of torch_spyre: the results count for none of "
@@ -83,8 +94,10 @@ def main() -> int:
         return 1
     if args.docs:
         args.docs.parent.mkdir(parents=True, exist_ok=True)
-        args.docs.write_text(report.as_page(result))
+        page = compiled_report.as_page(result) if args.compiled else report.as_page(result)
+        args.docs.write_text(page)
         print(f"page written to {args.docs}")
+    log.path.unlink()
     return 0 if report.is_good(result) else 1
 
 
@@ -101,14 +114,24 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ops", default="", help="regular expression of operator names (default: all)"
     )
-    parser.add_argument("--samples", type=int, default=8, help="most samples per pair (default: 8)")
+    parser.add_argument("--compiled", action="store_true", help="through torch.compile")
+    parser.add_argument("--samples", type=int, help="most samples per pair (8; compiled: 4)")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")
-    parser.add_argument("--timeout", type=float, default=60, help="seconds per pair (default: 60)")
+    parser.add_argument("--timeout", type=float, help="seconds per pair (60; compiled: 300)")
+    parser.add_argument("--again", action="store_true", help="forget a sweep that was interrupted")
+    parser.add_argument(
+        "--keep",
+        default="",
+        help="statuses to take over from the last results whatever has changed since, as in "
+        "match,skipped: to try again what failed",
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("build/opinfo"), help="directory of the results"
     )
     parser.add_argument("--docs", type=Path, help="write a Markdown page here")
     args = parser.parse_args()
+    args.samples = args.samples or (4 if args.compiled else 8)
+    args.timeout = args.timeout or (300 if args.compiled else 60)
     for name in args.dtypes:
         if not isinstance(getattr(torch, name, None), torch.dtype):
             parser.error(f"{name!r} is not a dtype of torch")
@@ -138,15 +161,19 @@ class Sweep:
     device: str
     samples: int
     timeout: float
+    compiled: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
     failure: Exception | None = None
     builds: set[str] = field(default_factory=set)
+    log: Log | None = None
 
     def run(self, tasks: list[tuple[str, str]], jobs: int) -> list[Outcome]:
         """Run every task and return the outcomes in the order of the tasks."""
         waiting: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        done = {(o.op, o.dtype) for o in self.outcomes}
         for task in tasks:
-            waiting.put(task)
+            if task not in done:
+                waiting.put(task)
         threads = [
             threading.Thread(target=self._feed, args=(waiting,), daemon=True) for _ in range(jobs)
         ]
@@ -161,17 +188,22 @@ class Sweep:
         if self.failure:
             raise self.failure
         order = {task: index for index, task in enumerate(tasks)}
-        return sorted(self.outcomes, key=lambda o: order[o.op, o.dtype])
+        found = [o for o in self.outcomes if (o.op, o.dtype) in order]
+        return sorted(found, key=lambda o: order[o.op, o.dtype])
 
     def _feed(self, waiting: queue.SimpleQueue[tuple[str, str]]) -> None:
         """Give one worker after the other tasks until none is left."""
         worker: Worker | None = None
+        asked = 0
         try:
             while self.failure is None:
                 try:
                     task = waiting.get_nowait()
                 except queue.Empty:
                     break
+                asked += 1
+                if worker is not None and asked % LIFETIME == 0:
+                    worker.end()  # compilers keep what they made
                 if worker is None or not worker.alive:
                     worker = self._start()
                 try:
@@ -180,6 +212,8 @@ class Sweep:
                     worker = self._start()
                     outcome = self._blame(worker, task, gone)
                 self.outcomes.append(outcome)
+                if self.log is not None:
+                    self.log.add(outcome)
         except Exception as error:
             self.failure = error
         finally:
@@ -188,7 +222,7 @@ class Sweep:
 
     def _start(self) -> Worker:
         """Start a worker and remember which build of the device it loaded."""
-        worker = Worker(self.device, self.samples)
+        worker = Worker(self.device, self.samples, self.compiled)
         self.builds.add(worker.build)
         return worker
 
@@ -211,6 +245,39 @@ class Sweep:
         return f"  {len(done):4d} of {total}: {said or 'starting'}{left}"
 
 
+@dataclass
+class Log:
+    """Outcomes so far, one JSON line each after one that says what they are outcomes of."""
+
+    path: Path
+    subject: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, keep: str) -> list[Outcome]:
+        """Outcomes of an interrupted sweep; with `keep` those with one of its statuses, also of
+        another build and of a sweep that came to its end."""
+        finished = self.path.with_name(self.path.name.replace(".partial.jsonl", ".json"))
+        if keep and finished.exists() and not self.path.exists():
+            found = [Outcome(**o) for o in json.loads(finished.read_text())["outcomes"]]
+        else:
+            lines = self.path.read_text().splitlines() if self.path.exists() else [""]
+            if not keep and lines[0] != self.subject:
+                return []
+            found = [Outcome(**json.loads(line)) for line in lines[1:]]
+        return [o for o in found if not keep or o.status in keep.split(",")]
+
+    def start(self, outcomes: list[Outcome]) -> None:
+        """Begin with what is known."""
+        self.path.write_text(self.subject + "\n")
+        for outcome in outcomes:
+            self.add(outcome)
+
+    def add(self, outcome: Outcome) -> None:
+        """One more."""
+        with self.lock, self.path.open("a") as file:
+            file.write(json.dumps(asdict(outcome)) + "\n")
+
+
 # -------------------------------------------------------------------------------------------------
 # 2. One worker process
 
@@ -218,11 +285,12 @@ class Sweep:
 class Worker:
     """A worker process that can be asked to try one operator at a time."""
 
-    def __init__(self, device: str, samples: int) -> None:
+    def __init__(self, device: str, samples: int, compiled: bool = False) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         command = [sys.executable, "-m", f"{__package__}.worker", "--device", device]
+        command += ["--samples", str(samples)] + ["--compiled"] * compiled
         self._process = subprocess.Popen(
-            [*command, "--samples", str(samples)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

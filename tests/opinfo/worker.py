@@ -45,7 +45,8 @@ class Outcome:
     """What one operator did with one dtype.
 
     `status` is match, mismatch, error, skipped, crash or hang; `compared` counts the samples whose
-    results were compared; `form_only` says why only shapes were, if so; `note` is no failure.
+    results were compared; `form_only` says why only shapes were, if so; `note` is no failure. In
+    compiled mode `way` is native, extension, host or no operation, and `host` what the host does.
     """
 
     op: str
@@ -56,6 +57,8 @@ class Outcome:
     compared: int = 0
     form_only: str = ""
     note: str = ""
+    way: str = ""
+    host: tuple[str, ...] = ()
 
 
 class _Difference(Exception):
@@ -89,7 +92,7 @@ def all_ops() -> dict[str, Any]:
 
 def pick_samples(op: Any, dtype: torch.dtype, count: int) -> list[Any]:
     """Return up to `count` samples, spread evenly over all that PyTorch has for this operator."""
-    _seed(SEED)
+    seed(SEED)
     samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
     if len(samples) <= count:
         return samples
@@ -108,11 +111,11 @@ def _show(value: Any) -> str:
     """Write one argument."""
     if isinstance(value, torch.Tensor):
         holes = "" if value.layout != torch.strided or value.is_contiguous() else " strided"
-        return f"{_dtype_name(value.dtype)}{list(value.shape)}{holes}"
+        return f"{dtype_name(value.dtype)}{list(value.shape)}{holes}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(_show(x) for x in value)}]"
     if isinstance(value, torch.dtype):
-        return _dtype_name(value)
+        return dtype_name(value)
     if callable(value):
         return getattr(value, "__name__", type(value).__name__)
     return repr(value)
@@ -207,14 +210,14 @@ class Trial:
 
     def _on_device(self, call: Call, there: Inputs) -> Any:
         """Call on the device; one that is not told where (`arange(3)`) gets it as the default."""
-        _seed(SEED)
+        seed(SEED)
         told = any(isinstance(x, torch.Tensor | torch.device) for x in tree_flatten(there)[0])
         with contextlib.nullcontext() if told else self.device:
             return call(there)
 
     def _expect(self, call: Call, here: Inputs, there: Inputs) -> Any:
         """Return CPU's result; when CPU raises, see whether the device does so too."""
-        _seed(SEED)
+        seed(SEED)
         try:
             return call(here)
         except Exception as cpu_error:
@@ -251,7 +254,7 @@ class Trial:
         """Say whether CPU itself answers differently with another seed."""
         again = copy_inputs(before)
         tree_map(lambda x: x.manual_seed(SEED + 1) if isinstance(x, torch.Generator) else x, again)
-        _seed(SEED + 1)
+        seed(SEED + 1)
         other = _after(call(again), again)
         return after_difference(other, expected, Case(self.dtype)) is not None
 
@@ -263,7 +266,7 @@ class Trial:
         wide = None
         if is_narrow(self.dtype) and roundings == 1:
             again = copy_inputs(before)
-            _seed(SEED)
+            seed(SEED)
             roundings = count_roundings(lambda: call(again))
         if is_narrow(self.dtype) and not random:  # float32 draws other numbers than half precision
             wide_inputs = copy_inputs(before, wide=True)
@@ -290,7 +293,7 @@ def check_op(
     progress: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Try an operator with up to `count` samples, in-place and out= with the first of them."""
-    name, kind = op_name(op), _dtype_name(dtype)
+    name, kind = op_name(op), dtype_name(dtype)
     try:
         samples = pick_samples(op, dtype, count)
     except Exception as error:
@@ -340,7 +343,7 @@ def forms_of(op: Any, sample: Any) -> list[tuple[str, Call]]:
         room = tree_map(
             lambda x: torch.ones_like(x) if isinstance(x, torch.Tensor) else x, functional(inputs)
         )
-        _seed(SEED)
+        seed(SEED)
         return op.op(inputs[0], *inputs[1], **inputs[2], out=room)
 
     forms: list[tuple[str, Call]] = [("", functional)]
@@ -372,20 +375,20 @@ def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype without the module."""
     return str(dtype).removeprefix("torch.")
 
 
-def _seed(seed: int) -> None:
+def seed(number: int) -> None:
     """Seed every generator that an operator or a sample may draw from, on every device."""
-    random.seed(seed)
-    torch.manual_seed(seed)
+    random.seed(number)
+    torch.manual_seed(number)
     try:
         import numpy
     except ImportError:
         return
-    numpy.random.seed(seed)
+    numpy.random.seed(number)
 
 
 def silence_warnings() -> None:
@@ -419,6 +422,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", required=True)
     parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--compiled", action="store_true")
     args = parser.parse_args()
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -438,11 +442,14 @@ def main() -> int:
         send(fatal=f"the device {args.device!r} does not work: {explain(error)}")
         return 1
     ops = all_ops()
+    check = check_op
+    if args.compiled:
+        from .compiled import check_compiled as check
     send(build=build)
     for line in sys.stdin:
         task = json.loads(line)
         dtype = getattr(torch, task["dtype"])
-        outcome = check_op(ops[task["op"]], dtype, device, args.samples, lambda at: send(at=at))
+        outcome = check(ops[task["op"]], dtype, device, args.samples, lambda at: send(at=at))
         send(outcome=asdict(outcome))
     return 0
 

@@ -17,8 +17,24 @@ from torch._inductor.codegen.common import (
     register_backend_for_device,
     register_device_op_overrides,
 )
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from torch_spyre._inductor import config, customops, debug, hints, input_layouts, passes, replay
+from torch_spyre._inductor import (
+    config,
+    customops,
+    debug,
+    dynamic,
+    fx_passes,
+    graph_caches,
+    hints,
+    input_layouts,
+    passes,
+    replay,
+    training,  # noqa: F401  decompositions
+)
+from torch_spyre._inductor import encoder_layers as _encoder_layers  # noqa: F401  decompositions
+from torch_spyre._inductor import indexing as _indexing  # noqa: F401  decompositions
+from torch_spyre._inductor import windows as _windows  # noqa: F401  decompositions
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.hints import spyre_hint
 from torch_spyre._inductor.lowering import (
@@ -113,16 +129,27 @@ def compile_fx(
 
     register()
     direct.register()
-    _specialise(model)
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
-    recording, collecting = (
-        input_layouts.recording(example_inputs, hints.fingerprint(model)),
-        collections_paused(),
-    )
-    with recording, collecting, replay.active(), debug.fresh_graphs() as fresh:
-        kwargs["config_patches"].update(fresh)
-        return stock(model, example_inputs, *args, **kwargs)
+    if config.dynamic_shapes and not args and dynamic.stays_open(model):
+        inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
+        kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
+    else:
+        _specialise(model)
+        if isinstance(model, torch.fx.GraphModule):
+            fx_passes.replace_idle_expands(model)
+
+    def compile_graph() -> Any:
+        recording = input_layouts.recording(example_inputs, hints.fingerprint(model))
+        alone = graph_caches.one_at_a_time(model, example_inputs)
+        with alone, recording, collections_paused(), replay.active(), debug.fresh_graphs() as fresh:
+            kwargs["config_patches"].update(fresh)
+            return stock(model, example_inputs, *args, **kwargs)
+
+    graph_caches.begin()
+    result = graph_caches.surviving(compile_graph)
+    graph_caches.trim_once(cache_dir())
+    return result
 
 
 def _specialise(model: Any) -> None:

@@ -2,36 +2,37 @@
 
 `sdsc(name, text, ...)` is the documented way from OpSpecs to something that runs: OpSpec text ->
 SuperDSC bundle -> back-end -> SpyreCode -> JobPlan. Bundles are kept by content in a directory of
-the
-user, so that a second process finds them; a kernel is loaded onto a card when it is first run
-there.
+the user (disk_cache.py), so that a second process finds them; a kernel is loaded onto a card when
+it is first run there.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
-import os
-import shutil
-import tempfile
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from torch_spyre import _C
 from torch_spyre._C import SpyreTensorLayout
-from torch_spyre._inductor import config, debug
+from torch_spyre._inductor import config, debug, graph_caches
 from torch_spyre._inductor.sources import settings, source_hash
+from torch_spyre.compiler_identity import bundle_root
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.sanitizer import is_sanitizing
+from torch_spyre.disk_cache import Store
 from torch_spyre.logs import get_logger
+
+CODE = "spyreCodeDir"
 
 _log = get_logger("spyre.inductor.codegen")
 
@@ -120,6 +121,7 @@ class SpyreKernel:
         self.constants = constants
         self.has_pool = pool_bytes > 0
         self.directory = compile_text(name, text, self.has_pool)
+        self._made_from = (text, cast(Any, config).get_config_copy())
         self._plans: dict[int, tuple[Any, list[torch.Tensor]]] = {}
         _kernels.add(self)
         if is_sanitizing():
@@ -169,6 +171,13 @@ class SpyreKernel:
         )
         view = base.as_strided(tensor.shape, tensor.stride(), 0)
         view.copy_(tensor)
+        if not _C._is_placed(base, spec.layout):
+            raise RuntimeError(
+                f"{self.name} got an {tensor.dtype} tensor of shape {list(tensor.shape)} with a "
+                "value that does not fit 32 bits, the integers of the card. Compute with it "
+                "outside of the graph, in a function decorated with @torch.compiler.disable, or "
+                "convert it to float32."
+            )
         if spec.written:
             copies.append((tensor, view))
         return base
@@ -176,20 +185,25 @@ class SpyreKernel:
     def _load(self, index: int) -> tuple[Any, list[torch.Tensor]]:
         device = torch.device(DEVICE_NAME, index)
         constants = [constant_tensor(value, device, dtype) for value, dtype in self.constants]
-        try:
-            with torch.spyre.device(index):  # type: ignore[attr-defined]
-                plan = _C.prepare_kernel(self.directory)
-        except RuntimeError as problem:
-            if self.directory not in str(problem):
-                raise  # memory, not the files
-            bundle = Path(self.directory).parent
-            raise RuntimeError(
-                f"{problem}\nThe files of this kernel were changed or damaged after they were "
-                f"written. Delete {bundle}, and the next process compiles it again."
-            ) from problem
+        with torch.spyre.device(index):  # type: ignore[attr-defined]
+            plan = self._prepare()
         self._plans[index] = (plan, constants)
         _C._load_compiled_kernel(self._loaded, index, plan, constants)
         return self._plans[index]
+
+    def _prepare(self) -> Any:
+        """The program on the current card. Files that are gone or were changed since they were
+        found are made again: a cache may be trimmed or deleted at any time."""
+        try:
+            return _C.prepare_kernel(self.directory)
+        except RuntimeError as problem:
+            if self.directory not in str(problem):
+                raise  # memory, not the files
+            _log.warning("%s is compiled again: %s", self.name, problem)
+        text, values = self._made_from
+        with config.patch(values):  # type: ignore[attr-defined]
+            self.directory = compile_text(self.name, text, self.has_pool)
+        return _C.prepare_kernel(self.directory)
 
 
 _kernels: weakref.WeakSet[SpyreKernel] = weakref.WeakSet()
@@ -211,6 +225,8 @@ counters: dict[str, int] = {
     "hoisted_copies": 0,
     "bundles_compiled": 0,
     "bundles_reused": 0,
+    "padded_programs": 0,  # of graphs with open sizes: for more than one size ...
+    "exact_programs": 0,  # ... and for one
     "operations_compiled": 0,
     "sdsc_files_written": 0,  # fewer than operations: layers share the programs of their operations
 }
@@ -239,52 +255,73 @@ def spyre_constant_tensor(
 # ---- Bundles ------------------------------------------------------------------------------------
 
 
-def bundle_root() -> Path:
-    """Where bundles are kept."""
-    return Path(cache_dir()) / "inductor-spyre"
+@cache
+def _store(root: Path) -> Store:
+    return Store(root)
+
+
+def bundle_store() -> Store:
+    """The bundles that are kept."""
+    return _store(bundle_root())
 
 
 def bundle_directory(name: str, text: str, has_pool: bool) -> Path:
     """Where the bundle of a kernel is, or will be."""
+    return bundle_root() / _entry(name, _key(text, has_pool))
+
+
+def _entry(name: str, key: str) -> str:
+    return f"{name[:80]}_{key[:24]}"
+
+
+def _key(text: str, has_pool: bool) -> str:
     what = repr((text.strip(), has_pool, settings(), source_hash()))
-    key = hashlib.sha256(what.encode()).hexdigest()[:24]
-    return bundle_root() / f"{name[:80]}_{key}"
+    return hashlib.sha256(what.encode()).hexdigest()
 
 
 def compile_text(name: str, text: str, has_pool: bool) -> str:
     """The SpyreCode directory of a kernel; made when no earlier compilation left it."""
-    directory = bundle_directory(name, text, has_pool)
-    code = directory / "spyreCodeDir"
-    if (code / "spyrecode.json").is_file():
+    key = _key(text, has_pool)
+    entry = _entry(name, key)
+    directory = bundle_store().find(entry, key)
+    if directory is not None:
         counters["bundles_reused"] += 1
         debug.record_bundle(name, str(directory), "made earlier")
-        return str(code)
+        return str(directory / CODE)
+    counters["bundles_compiled"] += 1
+    start = time.perf_counter()
+    make = functools.partial(_make_bundle, name, text, has_pool)
+    try:
+        directory = bundle_store().publish(entry, key, make)
+    except OSError as problem:  # the disk, not the bundle
+        directory = graph_caches.without_the_disk(problem, lambda: _publish_anew(entry, key, make))
+    seconds = time.perf_counter() - start
+    debug.record_bundle(name, str(directory), f"made in {seconds:.2f} s")
+    return str(directory / CODE)
+
+
+def _publish_anew(entry: str, key: str, make: Callable[[Path], None]) -> Path:
+    """In the place that caches have by now."""
+    return bundle_store().find(entry, key) or bundle_store().publish(entry, key, make)
+
+
+def _make_bundle(name: str, text: str, has_pool: bool, work: Path) -> None:
     from torch_spyre import backend  # a process that finds its bundles does without
 
-    counters["bundles_compiled"] += 1
-    directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    start = time.perf_counter()
     try:
         write_bundle(text, work, has_pool)
         _write_names(name, text, work, has_pool)
         backend.compile_bundle(
             work,
-            work / "spyreCodeDir",
+            work / CODE,
             fuse=config.backend_fusion,
             pool=has_pool,
             private_lx=True,  # plans end with their kernel
         )
-        _rename(work, directory)
     except OSError:
         raise  # the disk, not the bundle
     except Exception as problem:  # whatever it is: say which operation and line it came from
         raise debug.refuse_bundle(name, text, work, problem) from problem
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    seconds = time.perf_counter() - start
-    debug.record_bundle(name, str(directory), f"made in {seconds:.2f} s")
-    return str(code)
 
 
 def write_bundle(text: str, directory: Path, has_pool: bool) -> None:
@@ -318,14 +355,3 @@ def _write_names(name: str, text: str, directory: Path, has_pool: bool) -> None:
     arguments = [*(["the pool"] if has_pool else []), *known["arguments"]]
     names = {**known, "kernel": name, "arguments": arguments}
     (directory / "names.json").write_text(json.dumps(names, indent=1) + "\n")
-
-
-def _rename(work: Path, directory: Path) -> None:
-    try:
-        os.rename(work, directory)
-    except OSError:
-        if not (directory / "spyreCodeDir" / "spyrecode.json").is_file():
-            shutil.rmtree(directory, ignore_errors=True)  # left over from something that died
-            os.rename(work, directory)
-        else:
-            shutil.rmtree(work, ignore_errors=True)  # another process was faster

@@ -56,7 +56,8 @@ def fold_constants(graph: Graph) -> None:
         with graph.inserting_before(next(iter(graph.nodes))):
             attribute = graph.get_attr(name)
             attribute.meta.update(node.meta)
-            attribute.meta["val"] = node.meta["val"].fake_mode.from_tensor(constant)
+            mode = node.meta["val"].fake_mode
+            attribute.meta["val"] = mode.from_tensor(constant, static_shapes=True)
         for user in users:
             user.replace_input_with(node, attribute)
         _log.info("%s %s is computed while compiling", node.target, list(value.shape))
@@ -372,3 +373,32 @@ def _uncollapsed(node: Any) -> Node | None:
     if len(shape) < 4 or shape[-2:] != flat[-2:] or math.prod(shape[:-2]) != flat[0]:
         return None
     return source
+
+
+# ---- Before AOTAutograd -------------------------------------------------------------------------
+
+
+def replace_idle_expands(model: torch.fx.GraphModule) -> None:
+    """`x.expand(x.shape)` becomes a plain view.
+
+    A write to an expanded view is traced as x + (written - x), since that is what it would be if
+    elements lay on top of each other. Nothing is expanded where this is legal, and on the card the
+    difference is rounded."""
+    changed = False
+    for node in list(model.graph.nodes):
+        is_expand = node.op == "call_method" and node.target in ("expand", "expand_as")
+        given = node.args[0] if is_expand and node.args else None
+        if not isinstance(given, torch.fx.Node):
+            continue
+        before, after = (n.meta.get("example_value") for n in (given, node))
+        if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+            continue
+        if before.shape == after.shape and before.device.type == DEVICE_NAME:
+            with model.graph.inserting_before(node):
+                view = model.graph.call_method("view_as", (given, given))
+            view.meta = dict(node.meta)
+            node.replace_all_uses_with(view)
+            model.graph.erase_node(node)
+            changed = True
+    if changed:
+        model.recompile()

@@ -209,10 +209,24 @@ def softplus(x: ir.TensorBox, beta: float = 1.0, threshold: float = 20.0) -> ir.
 @register_spyre_lowering([spyre.clamp.default, aten.clamp.default, aten.hardtanh.default])
 def clamp(x: ir.TensorBox, min: Any = None, max: Any = None) -> ir.TensorBox | None:
     if not x.get_dtype().is_floating_point:
-        return None
+        return _clamp_whole(x, min, max)
     low = -math.inf if min is None else float(min)
     high = math.inf if max is None else float(max)
     return pointwise(lambda v: spyre_ops.clamp(v, low, high), x)
+
+
+def _clamp_whole(x: ir.TensorBox, low: Any, high: Any) -> ir.TensorBox | None:
+    """Of integers between integers."""
+    dtype = x.get_dtype()
+    if dtype is torch.bool or any(type(n) not in (int, type(None)) for n in (low, high)):
+        return None
+
+    def body(v: Any) -> Any:
+        if low is not None:
+            v = ops.maximum(v, ops.constant(low, dtype))
+        return v if high is None else ops.minimum(v, ops.constant(high, dtype))
+
+    return pointwise(body, x)
 
 
 @register_spyre_lowering(aten.clamp_min.default)
@@ -430,7 +444,8 @@ def cat(tensors: Sequence[ir.TensorBox], dim: int = 0) -> ir.TensorBox | None:
         tensors = [inductor.to_dtype(t, common) for t in tensors]
     if len(tensors) == 1:
         return inductor.clone(tensors[0])
-    if _is_written_later(V.graph.current_node):
+    node = V.graph.current_node
+    if _is_written_later(node) or any(map(_needs_its_own_place, node.all_input_nodes)):
         tensors = [inductor.clone(t) for t in tensors]
     return ir.TensorBox(ir.ConcatKernel.create(list(tensors), dim % len(tensors[0].get_size())))
 
@@ -443,6 +458,15 @@ def _is_written_later(node: torch.fx.Node) -> bool:
     """
     return any(_writes_to(alias) for start in (node, *node.all_input_nodes)
                for alias in _views_of(start))  # fmt: skip
+
+
+_RESHAPES = {aten.view.default, aten.reshape.default, aten._unsafe_view.default}
+
+
+def _needs_its_own_place(piece: torch.fx.Node) -> bool:
+    """Whether a piece is an update, whose rows were found to be whole sticks where it lies now, or
+    is read in another shape, which may be none any more between the rows of other pieces."""
+    return "index" in str(piece.target) or any(user.target in _RESHAPES for user in piece.users)
 
 
 def _views_of(node: torch.fx.Node) -> Iterator[torch.fx.Node]:

@@ -10,6 +10,8 @@ import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
 
 from torch_spyre._inductor.accesses import linear_index
 from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
@@ -18,7 +20,7 @@ from torch_spyre._inductor.needs import row_sticks, table_of
 from torch_spyre._inductor.origins import is_view, origin_of
 from torch_spyre._inductor.splitting import Splitter
 from torch_spyre._inductor.spyre_kernel import NATIVE_TYPES
-from torch_spyre._inductor.tracing import indexing_allowed, static_size, trace
+from torch_spyre._inductor.tracing import indexing_allowed, static_size, trace, trace_pointwise
 from torch_spyre.constants import DEVICE_NAME
 
 aten = torch.ops.aten
@@ -32,6 +34,17 @@ def never(target: torch._ops.OpOverload) -> str:
     name = target._schema.name.split("::")[1]
     if target.namespace == "aten" and name.strip("_").startswith(_SCATTERS):
         return "the card has no indirect stores of single elements"
+    return ""
+
+
+def size_is_open(node: torch.fx.Node | None) -> str:
+    """Why a node cannot be planned: a size of what it reads or makes is known only when it runs."""
+    if node is None:
+        return ""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    tensors = [t for t in pytree.tree_leaves(values) if isinstance(t, torch.Tensor)]
+    if any(free_unbacked_symbols(t) for t in tensors):
+        return "a size depends on the values of a tensor"
     return ""
 
 
@@ -67,6 +80,19 @@ def check(operation: Any) -> None:
         for access in op.inputs:
             if any(a.coefficient < 0 for a in linear_index(access.index, ranges).atoms):
                 raise NoOpFunc("the card does not walk backwards over a tensor")
+
+
+def check_number(data: ir.Pointwise) -> None:
+    """Raise Unsupported unless a body that reads nothing is a number of a type of the card.
+
+    It is checked like the others: whoever stores it later does not ask.
+    """
+    device = data.get_device()
+    if device is None or device.type != DEVICE_NAME:
+        return
+    if data.get_dtype() not in NATIVE_TYPES:
+        raise UnsupportedType(f"{data.get_dtype()} tensors do not have a form on the card")
+    trace_pointwise(data)
 
 
 # A table whose single elements are gathered gets a stick for each of them: 64 MB and no more.
@@ -164,7 +190,7 @@ def _usual_reason(op: torch._ops.OpOverload) -> str:
 
 def _shape_of(node: Any) -> str:
     try:
-        size = [static_size(s) for s in node.get_size()]
+        size = [s if free_unbacked_symbols(s) else static_size(s) for s in node.get_size()]
     except (AttributeError, NotImplementedError):
         return ""
     return "x".join(map(str, size)) or "scalar"

@@ -7,10 +7,11 @@ import re
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 import torch_spyre
 from torch_spyre._inductor.graph import Origin
-from torch_spyre._inductor.hints import hints_of
+from torch_spyre._inductor.hints import hints_of, named_dims_of, tiles_of
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n\s*(?P<code>[^\n]*)')
 # Frames of PyTorch and of this package say nothing about the user's program.
@@ -26,8 +27,16 @@ def origin_of(node: Any) -> Origin:
     if fx is None:
         return Origin(name, "", "")
     value = fx.meta.get("val")
-    shape = tuple(int(s) for s in value.shape) if isinstance(value, torch.Tensor) else ()
-    return Origin(name, _target_name(fx), source_line(_stack_trace(fx)), shape, hints_of(fx))
+    shape = _shape(value) if isinstance(value, torch.Tensor) else ()
+    return Origin(
+        name, _target_name(fx), source_line(_stack_trace(fx)), shape,
+        hints_of(fx), tiles_of(fx), named_dims_of(fx),
+    )  # fmt: skip
+
+
+def _shape(value: torch.Tensor) -> tuple[int, ...]:
+    """The shape of a result; empty when it depends on the values of a tensor."""
+    return () if free_unbacked_symbols(value) else tuple(int(s) for s in value.shape)
 
 
 def _maker(node: Any) -> torch.fx.Node | None:

@@ -6,6 +6,7 @@ Each says which hook is missing (torch 2.13). None does anything for graphs with
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import ir
+from torch._inductor.codecache import get_hash, get_path, sha256_hash
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import fallback_handler, lowerings
 from torch._inductor.pattern_matcher import (
@@ -28,8 +30,10 @@ from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-from torch_spyre._inductor import fakes, lowering, native, replay
-from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre._inductor import fakes, graph_caches, lowering, native, reinplacing, replay
+from torch_spyre._inductor.errors import NoOpFunc, TooLarge, Unsupported
+from torch_spyre._inductor.input_layouts import note_carried
+from torch_spyre._inductor.origins import is_view
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
 from torch_spyre.compile_hooks import compiles_for_spyre
@@ -51,6 +55,9 @@ def apply() -> None:
     _replay_what_was_traced()
     _do_not_describe_keys()
     _compare_numbers_as_numbers()
+    _read_sound_pickles()
+    _write_damaged_host_code_again()
+    _update_in_place_where_it_is_safe()
 
 
 # -- GraphLowering.call_function: no hook after the lowering of a node -----------------------------
@@ -69,8 +76,11 @@ def _realise_every_operation() -> None:
             return lower_for_spyre(self, target, args, kwargs)
 
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
-        if native.never(target):
-            return _fall_back(self, target, args, kwargs, native.never(target))
+        left = native.never(target) or (
+            "" if is_view(target) else native.size_is_open(V.graph.current_node)
+        )
+        if left:
+            return _fall_back(self, target, args, kwargs, left)
         mark = _Mark(self, (args, kwargs))
         lowering.refused.clear()
         try:
@@ -83,28 +93,36 @@ def _realise_every_operation() -> None:
             _realise(result)
             mark.check()
         except Unsupported as problem:
-            reason = problem.what
+            refusal = problem
         except torch._inductor.exc.LoweringException:
             if not lowering.refused:
                 raise
-            reason = lowering.refused[-1].what
+            refusal = lowering.refused[-1]
         else:
             return result
         mark.undo()
-        return _fall_back(self, target, args, kwargs, reason)
+        first = len(self.buffers)
+        result = _fall_back(self, target, args, kwargs, refusal.what)
+        if isinstance(refusal, TooLarge):
+            note_carried(self, (buffer.get_name() for buffer in self.buffers[first:]))
+        return result
 
     GraphLowering.call_function = call_function
 
 
 @contextlib.contextmanager
 def _folded_constants_allowed() -> Iterator[None]:
-    """A fallback runs its operation on fakes; constants from fold_constants are real tensors."""
+    """A fallback runs its operation on fakes; constants from fold_constants are real tensors.
+
+    Their sizes are numbers, not symbols that other sizes would then be made of.
+    """
     mode = V.fake_mode
-    before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+    before = mode.allow_non_fake_inputs, mode.static_shapes
+    mode.allow_non_fake_inputs, mode.static_shapes = True, True
     try:
         yield
     finally:
-        mode.allow_non_fake_inputs = before
+        mode.allow_non_fake_inputs, mode.static_shapes = before
 
 
 def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -157,17 +175,24 @@ def _realise(result: Any) -> None:
     for leaf in torch.utils._pytree.tree_leaves(
         result, is_leaf=lambda x: isinstance(x, ir.TensorBox)
     ):
-        if isinstance(leaf, ir.TensorBox) and not _is_number(leaf):
+        if not isinstance(leaf, ir.TensorBox):
+            continue
+        number = _number(leaf)
+        if number is None:
             leaf.realize()
+        else:
+            native.check_number(number)
 
 
-def _is_number(box: ir.TensorBox) -> bool:
+def _number(box: ir.TensorBox) -> ir.Pointwise | None:
     """A tensor of one value that no one has stored yet: its users take it as a constant."""
     data = box.data
     while isinstance(data, (ir.BaseView, ir.StorageBox)):
         data = data.data
     # Inductor asks for the same when it notes the users of a buffer; it is found once.
-    return isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers
+    if isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers:
+        return data
+    return None
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
@@ -393,3 +418,78 @@ def _compare_numbers_as_numbers() -> None:
         return True
 
     ir.is_contiguous_strides_for_shape = is_contiguous
+
+
+# -- GuardedCache: pickles are loaded whoever wrote them and whatever became of them ---------------
+# Their name is a hash of what was written. See graph_caches.py.
+# Fails when it can go: test_damaged_files_of_every_cache_are_made_again.
+
+
+def _read_sound_pickles() -> None:
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+    from torch._inductor.codecache import FxGraphCache, GuardedCache
+
+    stock = GuardedCache.iterate_over_candidates.__func__
+
+    @functools.wraps(stock)
+    def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Any:
+        if local and compiles_for_spyre():
+            graph_caches.leave_sound(cls._get_tmp_dir_for_key(key))
+        return stock(cls, local, remote_cache, key)
+
+    GuardedCache.iterate_over_candidates = classmethod(iterate_over_candidates)
+    for kind in (FxGraphCache, AOTAutogradCache):
+        kind._write_to_local_cache = staticmethod(
+            functools.partial(_write_closed, kind, kind._write_to_local_cache)
+        )
+
+
+def _write_closed(kind: Any, stock: Any, key: str, content: bytes) -> None:
+    stock(key, content)
+    if compiles_for_spyre():
+        folder = kind._get_tmp_dir_for_key(key)
+        graph_caches.close(f"{folder}/{sha256_hash(content)}")
+
+
+# -- codecache.write, CompiledFxGraph.write_to_disk: a file of host code that is there is taken ----
+# Whatever is in it is run.
+# Fails when it can go: test_damaged_files_of_every_cache_are_made_again.
+
+
+def _write_damaged_host_code_again() -> None:
+    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.output_code import CompiledFxGraph
+
+    stock_write = PyCodeCache.write.__func__
+    stock_write_to_disk = CompiledFxGraph.write_to_disk
+
+    @functools.wraps(stock_write)
+    def write(cls: Any, source_code: str, extra: str = "") -> tuple[str, str]:
+        if compiles_for_spyre():
+            key = get_hash(source_code.strip(), extra, "code")
+            graph_caches.leave_equal(get_path(key, "py")[2], source_code)
+        return stock_write(cls, source_code, extra)
+
+    @functools.wraps(stock_write_to_disk)
+    def write_to_disk(self: Any) -> str:
+        if compiles_for_spyre():
+            graph_caches.leave_equal(get_path(self.cache_key, "py")[2], self.source_code)
+        return stock_write_to_disk(self)
+
+    PyCodeCache.write = classmethod(write)
+    CompiledFxGraph.write_to_disk = write_to_disk
+
+
+# -- fx_passes.reinplace: updates in place that change the result, see reinplacing.py --------------
+# Fails when it can go: test_inductor_for_the_cpu_still_updates_in_place_what_is_overwritten.
+
+
+def _update_in_place_where_it_is_safe() -> None:
+    from torch._inductor.fx_passes import reinplace
+
+    for update in (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default,
+                   reinplace._generalized_scatter):  # fmt: skip
+        known = reinplace.inplaceable_ops[update]
+        reinplace.inplaceable_ops[update] = dataclasses.replace(
+            known, extra_check=reinplacing.also(known.extra_check)
+        )

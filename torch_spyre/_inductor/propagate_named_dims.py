@@ -40,13 +40,18 @@ def name_tensor_dims(tensor: torch.Tensor, names: Sequence[str]) -> None:
     """Name the dimensions of a tensor, outermost first. Call it before the graph is compiled."""
     if torch.compiler.is_compiling():
         raise RuntimeError("name_tensor_dims() names inputs: call it outside of compiled code")
+    check_declared(names)
+    _names[tensor] = tuple(_grouped(tuple(tensor.shape), list(names)))
+
+
+def check_declared(names: Sequence[str]) -> None:
+    """Refuse names that no dimension has."""
     unknown = [name for name in names if name not in _sizes]
     if unknown:
         raise KeyError(
             f"no dimension is named {', '.join(map(repr, unknown))}: declare_tensor_dim(name, size)"
             f" comes first; declared: {', '.join(map(repr, _sizes)) or 'none'}"
         )
-    _names[tensor] = tuple(_grouped(tuple(tensor.shape), list(names)))
 
 
 def _grouped(shape: tuple[int, ...], names: list[str]) -> list[str]:

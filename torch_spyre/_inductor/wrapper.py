@@ -13,7 +13,7 @@ from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import debug
+from torch_spyre._inductor import debug, eager
 from torch_spyre._inductor.graph import Buffer
 from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.passes import run_pre_scheduling
@@ -151,6 +151,7 @@ class SpyreWrapperCodegen(_SpyreLines, PythonWrapperCodegen):
     def generate(self, is_inference: bool) -> Any:
         plan = plan_of(V.graph.scheduler)  # also of a graph in which the host does everything
         debug.record_graph(plan, plan.names)
+        eager.note_plan(plan)
         return super().generate(is_inference)
 
     def write_header(self) -> None:

@@ -29,6 +29,7 @@ from torch_spyre.backend.schedule import schedule
 from torch_spyre.backend.sharing import share_scratchpads
 from torch_spyre.backend.spyrecode import write_spyrecode
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
+from torch_spyre.disk_cache import Store
 
 __all__ = [
     "BackendError",
@@ -73,15 +74,16 @@ def compile_bundle(
         raise
     if has_key(target, key):
         return target
-    kept = Path(cache_dir) / key if cache_dir is not None else None
-    if kept is not None and has_key(kept, key):
+    store = Store(Path(cache_dir)) if cache_dir is not None else None
+    kept = store.find(key, key) if store is not None else None
+    if kept is not None:
         copy_directory(kept, target, key)
         return target
     bundle = read_bundle(directory, pool=pool)
     program = program_bytes(steps_of(bundle, fuse=fuse, private_lx=private_lx))
     write_directory(target, key, lambda fresh: write_spyrecode(fresh, program))
-    if kept is not None:
-        write_directory(kept, key, lambda fresh: write_spyrecode(fresh, program))
+    if store is not None:
+        store.publish(key, key, lambda fresh: write_spyrecode(fresh, program))
     return target
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from torch_spyre import constants, hardware, opfuncs
 from torch_spyre.backend.bundle import bundle_files
+from torch_spyre.disk_cache import MANIFEST
 
 KEY_FILE = "bundle.sha256"
 
@@ -81,15 +82,11 @@ def _move(fresh: Path, target: Path, key: str) -> None:
 
 
 def copy_directory(source: Path, target: Path, key: str) -> None:
-    """A copy of a complete directory; files are links where that is possible."""
+    """A copy of a kept entry, in files of its own: whoever writes to one spoils no other."""
 
     def fill(fresh: Path) -> None:
         for path in source.iterdir():
-            if path.name == KEY_FILE:
-                continue
-            try:
-                os.link(path, fresh / path.name)
-            except OSError:
+            if path.name not in (KEY_FILE, MANIFEST):
                 shutil.copyfile(path, fresh / path.name)
 
     write_directory(target, key, fill)

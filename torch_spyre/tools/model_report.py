@@ -305,7 +305,7 @@ table of rotations is kept for each device. Its `generate` with a cache is not p
 grows by concatenation, and `fms` marks that dimension as dynamic (`torch._dynamo.mark_dynamic`),
 while programs for the card are made for given sizes; Dynamo refuses with `Constraints violated`.
 Its paged attention consists of custom operations that exist for the CPU and CUDA alone.
-`tests/models/test_fms.py` runs what is possible where `fms` is installed.
+`tests/models/test_fms.py` runs what is possible.
 """
 
 

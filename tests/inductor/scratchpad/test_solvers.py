@@ -29,6 +29,13 @@ from torch_spyre._inductor.scratchpad.searching import search
 UNIT = 128
 
 
+@pytest.fixture
+def without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the extra `plan` were not installed: branch and bound has to do it."""
+    for name in ("ortools", "ortools.sat.python"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
 def _named(pattern: Pattern) -> str:
     return pattern.name
 
@@ -125,7 +132,7 @@ def _least_traffic(buffers: list[Buffer]) -> int:
     return best
 
 
-def test_exact_solver_equals_brute_force_and_the_default_one_is_close():
+def test_exact_solver_equals_brute_force_and_the_default_one_is_close(without_ortools):
     differences = []
     for number in range(500):
         buffers = _instance(number)
@@ -146,7 +153,7 @@ def _difference(found: int, least: int) -> float:
     return found / least - 1 if least else float(found > 0)
 
 
-def test_the_default_solver_is_close_to_the_exact_one_with_eviction():
+def test_the_default_solver_is_close_to_the_exact_one_with_eviction(without_ortools):
     differences = []
     for number in range(500):
         buffers = _instance(number)
@@ -227,9 +234,8 @@ def test_two_hundred_buffers_take_a_bounded_amount_of_work_and_give_the_same_pla
     )
 
 
-def test_branch_and_bound_says_when_it_gave_up(monkeypatch):
+def test_branch_and_bound_says_when_it_gave_up(monkeypatch, without_ortools):
     monkeypatch.setattr("torch_spyre._inductor.scratchpad.branching.MOST_STEPS", 10)
-    monkeypatch.setitem(sys.modules, "ortools", None)  # as if the extra were not installed
     with pytest.raises(TooLarge, match="install the extra 'plan'"):
         plan_layout(_instance(3), "exact", LIMIT)
 

@@ -195,6 +195,7 @@ def content_key(op: OpSpec, k_fast: bool, loop_counts: Sequence[int]) -> tuple[A
             "lx" in arg.allocation,
             None if arg.stride_map is None else tuple(arg.stride_map),
             arg.per_tile_fixed,
+            arg.fixed_loops,
             arg.name,
             arg.element_arrangement,
         )

@@ -109,6 +109,7 @@ void check_device_sizes(const Placement& placement) {
 }
 
 void check_distinct_strides(const Placement& placement) {
+  if (product(placement.sizes) == 0) return;  // no element has a place, whatever the strides
   const StickLayout& layout = placement.layout;
   // An idle or widened stick axis does not count rows, whatever its stride.
   const StickAxis special = stick_axis(placement);
