@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from itertools import combinations
 
 import pytest
 import torch
 
 import torch_spyre
 from torch_spyre._inductor import config
+from torch_spyre.plan_drawing import residents
 
 
 def half(*shape):
@@ -59,7 +61,8 @@ def test_the_picture_has_a_bar_for_each_operation_and_a_cell_for_each_core(tmp_p
     assert (tmp_path / "plan.svg").read_text() == picture
     root = ElementTree.fromstring(picture)
     titles = root.findall(".//{http://www.w3.org/2000/svg}title")
-    assert [t.text.split(":")[0] for t in titles] == [op.opfunc for op in told.ops]
+    bars = [t.text for t in titles if "bound by" in t.text]
+    assert [text.split(":")[0] for text in bars] == [op.opfunc for op in told.ops]
     grey = [r for r in root.iter() if r.get("fill") == "#eeeeee"]
     assert len(grey) == sum(32 - op.cores for op in told.ops)
 
@@ -70,3 +73,16 @@ def test_the_cost_report_is_printed_on_demand(capfd):
         torch.compile(lambda x: x * 3)(half(64, 128))
     printed = capfd.readouterr().err
     assert "cost of sdsc_" in printed and "compulsory" in printed and "mul" in printed
+
+
+def test_the_map_of_scratchpads_shows_what_is_where_and_until_when():
+    told = torch_spyre.explain(lambda t: torch.softmax(t, 0), half(64, 128))
+    found = residents(told.ops)
+    assert found and all(0 <= r.first <= r.last < len(told.ops) for r in found)
+    for a, b in combinations(found, 2):
+        together = min(a.last, b.last) - max(a.first, b.first)
+        apart = a.address + a.size <= b.address or b.address + b.size <= a.address
+        # One operation can read a place and write its result there.
+        assert apart or together < 0 or (together == 0 and a.address == b.address)
+    picture = told.draw()
+    assert all(f"<title>{r.name}: {r.size} bytes" in picture for r in found)
