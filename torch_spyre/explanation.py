@@ -138,8 +138,8 @@ class Explanation:
         return sum(op.device_time_us for op in self.ops) + len(self.kernels) * launch_us()
 
     def draw(self, path: str | Path | None = None) -> str:
-        """A picture of the plan as SVG: time line and cores of each operation. Written to `path`
-        when one is given."""
+        """A picture of the plan as SVG: time line and cores of each operation, and what is where
+        in the scratchpads. Written to `path` when one is given."""
         from torch_spyre.plan_drawing import draw
 
         title = f"{self.device_time_us:.1f} us modelled, {self._traffic()}"

@@ -35,6 +35,10 @@ class OperandCost:
     that of all cores."""
     distinct: int = 0
     """Without what later iterations move again."""
+    address: int = -1
+    """In each scratchpad; -1 for what is in memory."""
+    core_bytes: int = 0
+    """That a core has of it there."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,23 @@ def costs(kernel: Kernel) -> list[OpCost]:
         cost = price(work)
         strides = loop_strides(run.spec, run.loops)
         operands = []
-        for buffer, flow, moves in zip(buffers_of(op), work.flows, strides, strict=True):
+        for buffer, arg, flow, moves in zip(
+            buffers_of(op), run.spec.args, work.flows, strides, strict=True
+        ):
             once = flow.core_bytes * work.cores if flow.in_lx else flow.total_bytes
             around = run.loops[len(run.loops) - len(moves) :]
             tiles = prod(count for count, step in zip(around, moves, strict=True) if step)
             place = "lx" if flow.in_lx else "memory"
             operands.append(
-                OperandCost(buffer.name, place, flow.writes, once * run.count, once * tiles)
+                OperandCost(
+                    buffer.name,
+                    place,
+                    flow.writes,
+                    once * run.count,
+                    once * tiles,
+                    arg.allocation.get("lx", -1),
+                    flow.core_bytes if flow.in_lx else 0,
+                )
             )
         splits = {str(symbol): n for symbol, n in slices.items() if n > 1}
         result.append(
