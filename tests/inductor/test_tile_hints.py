@@ -235,3 +235,15 @@ def test_named_dims_name_what_a_program_makes_out_of_nothing(product):
     expected = y.cpu() + torch.full((M, N), 2.0).triu(1).half()
     torch.testing.assert_close(result, expected, atol=0.02, rtol=0.01)
     assert [s.count for s in specs] == [3]
+
+
+def test_dimensions_that_a_product_flattens_have_a_joined_name():
+    for name, size in (("B", 4), ("M", M), ("K", K)):
+        declare_tensor_dim(name, size)
+    x, w = half(4, M, K), half(K, N)
+    name_tensor_dims(x, ["B", "M", "K"])
+    plain, _ = compiled(lambda x, w: torch.relu(x @ w), x, w)
+    f = tiled(lambda x, w: torch.relu(x @ w), {"B*M": 4})
+    result, specs = compiled(f, x, w, own_tiling=False)
+    assert torch.equal(result, plain)
+    assert isinstance(specs[0], LoopSpec) and specs[0].count == 4

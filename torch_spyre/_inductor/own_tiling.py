@@ -8,8 +8,8 @@ each trial is planned like a kernel: divided over cores, with what then stays in
 cheapest by the model of device time is taken if it is cheaper than no loop at all. The last tile
 may be a smaller one.
 
-Example: attention of 8 heads over 2048 tokens has 64 MB of scores, one head of it 8 MB. In a loop
-over heads scores never leave the scratchpads.
+Example: attention of 12 heads over 2048 tokens has 96 MB of scores, three heads of it 24 MB. In a
+loop over heads scores never leave the scratchpads.
 """
 
 from __future__ import annotations

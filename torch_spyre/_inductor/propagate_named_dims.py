@@ -106,7 +106,8 @@ def propagate(operations: Sequence[Operation]) -> list[dict[sympy.Symbol, str]]:
         names: dict[sympy.Symbol, str] = {}
         for access in (*op.inputs, *op.gather.values(), op.output):
             for symbol, dim in _walked(access, op):
-                name = _names_in(access.buffer, known).get(dim)
+                dims = _names_in(access.buffer, known)
+                name = dims.get(dim) or _joined(dims, *dim)
                 if name is not None:
                     names.setdefault(symbol, name)
         own = known.setdefault(op.output.buffer, {})
@@ -130,6 +131,17 @@ def _walked(access: Access, op: Operation) -> list[tuple[sympy.Symbol, tuple[int
     except UnsupportedAccess:
         return []  # a gathered row: no dimension is walked over
     return [(a.symbol, (a.coefficient, op.ranges[a.symbol])) for a in atoms if a.plain]
+
+
+def _joined(dims: Mapping[tuple[int, int], str], stride: int, size: int) -> str | None:
+    """The name of dimensions that a view has as one: those that lie behind one another."""
+    for (step, own), name in dims.items():
+        if step == stride and own > 1 and size % own == 0 and size > own:
+            outer = (stride * own, size // own)
+            rest = dims.get(outer) or _joined(dims, *outer)
+            if rest is not None:
+                return f"{rest}*{name}"
+    return None
 
 
 def _names_in(
