@@ -33,7 +33,8 @@ ON_THE_CARD = {
     "masked_fill": "bool", "nn.functional.avg_pool2d": "float32", "nn.functional.conv2d": "float32",
     "nn.functional.cross_entropy": "float32", "nn.functional.gelu": "float16",
     "nn.functional.max_pool2d": "float32", "nn.functional.pad.constant": "int64",
-    "softmax": "float16", "sub": "int64", "transpose": "bool", "var_mean": "float32", "where": "bool",
+    "nn.functional.scaled_dot_product_attention": "float32", "softmax": "float16", "sub": "int64",
+    "transpose": "bool", "var_mean": "float32", "where": "bool",
 }  # fmt: skip
 
 # Operators with a step of the host.
