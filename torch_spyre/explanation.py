@@ -138,8 +138,8 @@ class Explanation:
         return sum(op.device_time_us for op in self.ops) + len(self.kernels) * launch_us()
 
     def draw(self, path: str | Path | None = None) -> str:
-        """A picture of the plan as SVG: time line and cores of each operation. Written to `path`
-        when one is given."""
+        """A picture of the plan as SVG: time line and cores of each operation, and what is where
+        in the scratchpads. Written to `path` when one is given."""
         from torch_spyre.plan_drawing import draw
 
         title = f"{self.device_time_us:.1f} us modelled, {self._traffic()}"
@@ -247,7 +247,7 @@ def _row(number: int, op: Op) -> tuple[str, ...]:
     places = "".join("L" if o.place == "lx" else "M" for o in op.operands)
     cost = f"{op.device_time_us:.1f} us {op.bound}"
     return (
-        f"{number:>2}", loops_text(op.loops), op.opfunc, shape, cores, splits, places,
+        f"{number:>2}", f"{loops_text(op.loops)}{op.opfunc}", shape, cores, splits, places,
         _size(op.hbm_bytes), cost, formats_text(op.formats), why,
     )  # fmt: skip
 

@@ -267,7 +267,7 @@ def test_relayout_of_a_transposed_view(tmp_path):
         view={"stride_": [96, 1], "offset_": 0},
         gap={"out": 32},
     )  # fmt: skip
-    operation = op("relayout", {"mb": 70, "out": 96}, [source], out, splits={"mb": 2, "out": 3})
+    operation = op("relayout", {"mb": 70, "out": 96}, [source], out, splits={"mb": 7})
     # The view: rows 4 to 99 of x, transposed. Layouts are those of the placements.
     found = run_relayout(tmp_path, operation, x, torch.zeros((70, 96)).half())
     assert torch.equal(found, x[4:].T)
@@ -610,7 +610,12 @@ def random_program(seed: int) -> list[Op]:
     def column(tensor: T) -> T:
         return tensor.at(POOL, 5 * full + pick(2) * column_bytes)
 
-    operations = []
+    # Nothing is read from the pool that was not written there before.
+    operations = [op("identity", sizes, [place(n % 3)], place(n), splits={"mb": 2})
+                  for n in range(3, 8)]  # fmt: skip
+    operations += [
+        op("max", sizes, [place(n)], SPARSE.at(POOL, 5 * full + n * column_bytes)) for n in range(2)
+    ]
     for _ in range(14):
         kind = pick(8)
         splits = [{"mb": 2}, {"mb": 2}, {"mb": 2, "out": 2}][pick(3)]
@@ -647,7 +652,10 @@ def random_shapes(seed: int) -> list[Op]:
     def placed(tensor: T, which: int) -> T:
         return tensor.at(which) if which < 3 else tensor.at(POOL, (which - 3) * full)
 
-    operations = [op("identity", rows, [placed(ROWS, n)], placed(ROWS, n + 3)) for n in range(3)]
+    operations = [op("identity", rows, [placed(ROWS, n % 3)], placed(ROWS, n)) for n in range(3, 8)]
+    for n in range(2):
+        column = replace(ROWS, scale={"out": -2}).at(POOL, 5 * full + n * column_bytes)
+        operations.append(op("max", rows, [placed(ROWS, n)], column))
     for _ in range(12):
         kind = pick(8)
         is_cube = pick(2) == 1
@@ -666,11 +674,14 @@ def random_shapes(seed: int) -> list[Op]:
         elif kind == 2:
             operations.append(op("mul", sizes, [x, value], out, splits=splits))
         elif kind == 3:
+            source, target = 3 + pick(5), 2 + pick(6)
+            if target == source:  # a core would write what another one still reads
+                target = 2
             operands = [
-                placed(T(["mb", "in"], stick="in", label="INPUT"), 3 + pick(5)),
+                placed(T(["mb", "in"], stick="in", label="INPUT"), source),
                 T(["in", "out"], label="KERNEL", where=3),
             ]
-            result = replace(placed(ROWS, 2 + pick(6)), label="OUTPUT")
+            result = replace(placed(ROWS, target), label="OUTPUT")
             split = [{}, {"mb": 2}, {"out": 2}, {"mb": 4, "out": 2}][pick(4)]
             operations.append(
                 op("batchmatmul", {**rows, "in": 128}, operands, result, splits=split)

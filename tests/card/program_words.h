@@ -186,4 +186,11 @@ struct Rig {
   }
 };
 
+// The forms of SIMD that this processor has and that results are compared between.
+inline std::vector<Simd> forms() {
+  std::vector<Simd> result = {Simd::PORTABLE};
+  if (has_simd(Simd::AVX2)) result.push_back(Simd::AVX2);
+  return result;
+}
+
 }  // namespace words

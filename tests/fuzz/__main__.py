@@ -2,8 +2,9 @@
 
 In: how many programs, from which seed on. Out: a line per batch, the failures at the end, a ready
 test for each in build/fuzz, and exit code 1 if there is one. A batch is compiled as one graph, on a
-number of cores of its own (`cores_of`), in a worker process: one that dies or hangs is reported
-with the programs that it had, each of which is then tried alone.
+number of cores of its own (`cores_of`), every other one with plans of scratchpads, in a worker
+process: one that dies or hangs is reported with the programs that it had, each of which is then
+tried alone.
 
     python -m tests.fuzz --programs 2000 --first 0
 """
@@ -26,6 +27,11 @@ SECONDS_PER_PROGRAM = 120
 def cores_of(seed: int) -> int:
     """Cores that the batch of a program is compiled for: each number from 1 to 32 has its turn."""
     return seed // BATCH * 7 % 32 + 1
+
+
+def lx_of(seed: int) -> bool:
+    """Whether the batch of a program is compiled with plans of scratchpads: every other one."""
+    return seed // BATCH % 2 == 1
 
 
 def main() -> int:
@@ -87,22 +93,26 @@ def _work(seeds: Sequence[int], out: Path) -> int:
     from tests.fuzz.ready_test import as_test
     from tests.fuzz.run import failure_of, failures
     from tests.fuzz.shrink import shrink
+    from torch_spyre._inductor import config
 
     warnings.simplefilter("ignore")
     bad = 0
     for start in range(0, len(seeds), BATCH):
         batch = seeds[start : start + BATCH]
-        cores = cores_of(batch[0])
+        cores, lx = cores_of(batch[0]), lx_of(batch[0])
         programs = [generate(seed) for seed in batch]
-        for seed, program, found in zip(batch, programs, failures(programs, cores), strict=True):
+        with config.patch(lx_planning=lx):
+            results = failures(programs, cores)
+        for seed, program, found in zip(batch, programs, results, strict=True):
             if found is None:
                 continue
             bad += 1
-            small = shrink(program, found, cores) if found.where != "together" else program
+            with config.patch(lx_planning=lx):
+                small = shrink(program, found, cores) if found.where != "together" else program
+                said = failure_of(small, cores) or found
             out.mkdir(parents=True, exist_ok=True)
             path = out / f"test_seed_{seed}.py"
-            said = failure_of(small, cores) or found
-            path.write_text(as_test(small, said, cores, seed))
+            path.write_text(as_test(small, said, cores, seed, lx))
             print(f"FAILED seed {seed}: {found} ({len(small.lines)} lines in {path})", flush=True)
     return 1 if bad else 0
 

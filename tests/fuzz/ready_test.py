@@ -12,7 +12,7 @@ from tests.fuzz.programs import Input, Program
 from tests.fuzz.run import Failure
 
 
-def as_test(program: Program, failure: Failure, cores: int, seed: int) -> str:
+def as_test(program: Program, failure: Failure, cores: int, seed: int, lx: bool = False) -> str:
     """The text of a module with one test."""
     inputs = "".join(f"            {_input_text(x)},\n" for x in program.inputs)
     lines = "".join(f"            {line!r},\n" for line in program.lines)
@@ -35,7 +35,7 @@ def test_program_of_seed_{seed}() -> None:
 {lines}        ),
         outputs=({outputs}),
     )
-    check(program, cores={cores})
+    check(program, cores={cores}{", lx=True" if lx else ""})
 '''
 
 

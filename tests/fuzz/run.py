@@ -36,9 +36,10 @@ class Failure:
         return f"{self.where}: {self.text}"
 
 
-def check(program: Program, cores: int = 32) -> None:
-    """Raise AssertionError if a program is wrong anywhere."""
-    found = failure_of(program, cores)
+def check(program: Program, cores: int = 32, lx: bool = False) -> None:
+    """Raise AssertionError if a program is wrong anywhere. `lx`: scratchpads are planned."""
+    with config.patch(lx_planning=lx):
+        found = failure_of(program, cores)
     assert found is None, f"{found}\n{program.source()}"
 
 

@@ -82,6 +82,12 @@ FOUND = {
          Input("b", (2, 2, 2), "F16")),
         ("c = b.index_copy(-1, i, a)", "d = F.pad(c, [2, 1], value=1)"), ("d",),
     ),
+    "a piece of a cat is read by a later kernel": Program(
+        (Input("a", (3,), "F16", seed=274), Input("b", (1,), "F16", seed=520)),
+        ("a.add_(b)", "c = F.pad(a, [2, 2], value=0)", "d = c.masked_fill(c > 0, 0)",
+         "e = torch.argmax(d.unflatten(0, (1, 7)), 1, keepdim=True)"),
+        ("e",),
+    ),
     "nothing has sticks along nothing": Program(
         (Input("a", (2, 0, 1), "F16", seed=478, stick=1),), ("b = a.transpose(1, -2)",), ("b",),
     ),
@@ -89,8 +95,9 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_program_that_the_fuzzer_found_is_right(name: str) -> None:
-    check(FOUND[name], cores=5)
+@pytest.mark.parametrize("lx", [False, True], ids=["memory", "scratchpads"])
+def test_a_program_that_the_fuzzer_found_is_right(name: str, lx: bool) -> None:
+    check(FOUND[name], cores=5, lx=lx)
 
 
 def test_inductor_for_the_cpu_still_updates_in_place_what_is_overwritten() -> None:

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from tests.dlfloat16_reference import round_values
-from tests.fuzz.__main__ import BATCH, cores_of
+from tests.fuzz.__main__ import BATCH, cores_of, lx_of
 from tests.fuzz.generate import generate
 from tests.fuzz.intervals import Interval, OutOfScope, problem_of, to_dlfloat16
 from tests.fuzz.programs import Input, Program, run_cpu, run_intervals
 from tests.fuzz.ready_test import as_test
 from tests.fuzz.run import Failure, failures
 from tests.fuzz.shrink import shrink
+from torch_spyre._inductor import config
 
 PROGRAMS = 300
 IN_A_TEST = 30
@@ -25,7 +26,8 @@ def test_random_programs_are_right_eager_and_compiled(first: int) -> None:
     bad = []
     for start in range(first, first + IN_A_TEST, BATCH):
         programs = [generate(seed) for seed in range(start, start + BATCH)]
-        found = failures(programs, cores_of(start))
+        with config.patch(lx_planning=lx_of(start)):
+            found = failures(programs, cores_of(start))
         bad += [f"seed {start + i}: {f}" for i, f in enumerate(found) if f is not None]
     assert not bad, "\n".join([*bad, "python -m tests.fuzz --first N --programs 1 makes it small"])
 

@@ -84,7 +84,7 @@ def test_it_prints_as_an_aligned_table_of_moderate_width(block):
     rows = [line for line in lines if " cores  " in line]
     assert len(rows) == len(e.ops) and len({row.index(" cores  ") for row in rows}) == 1
     others = [line for line in lines if not line.startswith("  /")]
-    assert max(map(len, others)) <= 120
+    assert max(map(len, others)) <= 140
     text = "\n".join(lines)
     assert text.index("gelufwd") < text.index("host: aten.atan.default") < text.index(" mul ")
     assert "because " in text and e.artifacts[0] in text
@@ -114,7 +114,7 @@ def test_a_restickify_says_why():
     (copy,) = e.restickifies
     assert (copy.elements, copy.reason) == (32768, "matmul wants x with its sticks along K")
     assert "[4, 128, 64] / [64, 256, 1] -> [2, 256, 64] / [64, 128, 1]" in str(e)
-    (added,) = [op for op in e.ops if op.reason]
+    (added,) = [op for op in e.ops if op.reason and "scratchpads" not in op.reason]
     assert added.opfunc == "ReStickifyOpHBM" and "added: matmul wants x" in str(e)
 
 
@@ -151,7 +151,8 @@ def test_a_backward_pass_inside_of_the_function():
 
     e = torch_spyre.explain(step, on_card(128, 256))
     assert len(e.graphs) == 2
-    assert [op.opfunc for op in e.ops if op.graph == 1] == ["where3", "batchmatmul"]
+    asked = [op.opfunc for op in e.ops if op.graph == 1 and not op.reason]
+    assert asked == ["where3", "batchmatmul"]
 
 
 def test_without_spyre_tensors_there_is_a_hint():

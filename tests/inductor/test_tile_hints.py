@@ -221,3 +221,17 @@ def test_tiles_can_be_ignored_and_one_tile_is_no_loop(product):
     assert not any(isinstance(s, LoopSpec) for s in specs)
     _, specs = compiled(tiled(rows, {"M": 1}), *product)
     assert not any(isinstance(s, LoopSpec) for s in specs)
+
+
+def test_named_dims_name_what_a_program_makes_out_of_nothing(product):
+    def f(y):
+        with spyre_hint(named_dims=["M", "N"]):
+            mask = torch.full((M, N), 2.0, dtype=torch.float16, device="spyre").triu(1)
+        with spyre_hint(num_tiles_per_dim={"N": 3}):
+            return y + mask
+
+    y = half(M, N)  # without names
+    result, specs = compiled(f, y)
+    expected = y.cpu() + torch.full((M, N), 2.0).triu(1).half()
+    torch.testing.assert_close(result, expected, atol=0.02, rtol=0.01)
+    assert [s.count for s in specs] == [3]

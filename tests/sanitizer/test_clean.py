@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = (
+    "tests/backend/test_run.py",
     "tests/inductor/test_blocks.py",
     "tests/inductor/test_programs.py",
     "tests/inductor/test_scatter.py",

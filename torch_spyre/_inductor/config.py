@@ -96,6 +96,10 @@ own_tiling: bool = _flag("SPYRE_OWN_TILING", True)
 # that are read again are copied out of them. 0: only intermediates stay, for all of their life.
 lx_boundary_clones: bool = _flag("LX_BOUNDARY_CLONES", True)
 
+# SPYRE_RING_MOVES: what stays in scratchpads is sent over the ring to cores that divide it
+# differently. 0: it goes through memory.
+lx_ring_moves: bool = _flag("SPYRE_RING_MOVES", True)
+
 # DXP_LX_FRAC_AVAIL: the part of each scratchpad that is left to the back-end (its name says the
 # opposite).
 lx_reserved: float = _fraction("DXP_LX_FRAC_AVAIL", 0.2)

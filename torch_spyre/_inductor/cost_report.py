@@ -35,6 +35,10 @@ class OperandCost:
     that of all cores."""
     distinct: int = 0
     """Without what later iterations move again."""
+    address: int = -1
+    """In each scratchpad; -1 for what is in memory."""
+    core_bytes: int = 0
+    """That a core has of it there."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,22 @@ def costs(kernel: Kernel) -> list[OpCost]:
         cost = price(work)
         strides = loop_strides(run.spec, run.loops)
         operands = []
-        for buffer, flow, moves in zip(buffers_of(op), work.flows, strides, strict=True):
+        for buffer, arg, flow, moves in zip(
+            buffers_of(op), run.spec.args, work.flows, strides, strict=True
+        ):
             once = flow.core_bytes * work.cores if flow.in_lx else flow.total_bytes
             around = run.loops[len(run.loops) - len(moves) :]
             tiles = prod(count for count, step in zip(around, moves, strict=True) if step)
-            place = "lx" if flow.in_lx else "memory"
             operands.append(
-                OperandCost(buffer.name, place, flow.writes, once * run.count, once * tiles)
+                OperandCost(
+                    buffer.name,
+                    "lx" if flow.in_lx else "memory",
+                    flow.writes,
+                    once * run.count,
+                    once * tiles,
+                    arg.allocation.get("lx", -1),
+                    flow.core_bytes if flow.in_lx else 0,
+                )
             )
         splits = {str(symbol): n for symbol, n in slices.items() if n > 1}
         result.append(
@@ -108,17 +121,17 @@ def splits_text(splits: dict[str, int]) -> str:
 
 
 def loops_text(loops: tuple[int, ...]) -> str:
-    """`8x`, `4x2x`: how often an operation runs, by its loops."""
-    return "".join(f"{count}x" for count in loops)
+    """`8x `, `4x2x `: how often an operation runs, by its loops; nothing without them."""
+    return "".join(f"{count}x" for count in loops) + (" " if loops else "")
 
 
 def lines(kernel: Kernel, name: str) -> list[str]:
     """The cost report of a kernel."""
     found = costs(kernel)
-    rows = [("", "operation", "loops", "splits", "memory bytes", "LX bytes", "us", "bound")]
+    rows = [("", "operation", "splits", "memory bytes", "LX bytes", "us", "bound")]
     for number, (op, cost) in enumerate(zip(kernel.operations, found, strict=True)):
         rows.append((
-            str(number), op.opfunc, loops_text(cost.loops) or "-", splits_text(cost.splits),
+            str(number), f"{loops_text(cost.loops)}{op.opfunc}", splits_text(cost.splits),
             str(cost.bytes_in("memory")), str(cost.bytes_in("lx")), f"{cost.us:.2f}", cost.bound,
         ))  # fmt: skip
     memory = sum(c.bytes_in("memory") for c in found)

@@ -30,10 +30,17 @@ from torch_spyre._inductor.scratchpad.estimate import Estimate, estimate, uses_i
 from torch_spyre._inductor.work_division import divide, divisions, with_slices
 from torch_spyre.core_views import CoreView
 from torch_spyre.device_time import Price, price
+from torch_spyre.hardware import CARD
 
 _KEPT = 12
 """Candidates of an operation, of each sort."""
 _SWEEPS = 4
+_WASTE = 2.0
+"""Microseconds that a tensor may cost before several operations are changed for it."""
+_BROKEN = 24
+"""Tensors that are mended in one kernel."""
+_SPREAD = 32
+"""Operations that are changed together."""
 
 Slices = dict[sympy.Symbol, int]
 
@@ -57,16 +64,17 @@ def divide_kernel(
     never: Collection[Any] = (),
     k_fast: bool = True,
     hinted: Sequence[bool] = (),
+    moves: bool = False,
 ) -> list[OpSpec]:
     """Divide all operations of a kernel.
 
     `buffers` names the buffer of each tensor of each operation. `lx_bytes` is what a core can keep,
     0 where nothing stays. Buffers in `fixed` are in memory in any case (arguments of the kernel),
     and in scratchpads too where that pays; those in `never` are not. An operation that is `hinted`
-    keeps the slices that it has."""
+    keeps the slices that it has. `moves`: scratchpads can be moved to others over the ring."""
     return best_divisions(
         specs, buffers, cores=cores, max_span=max_span, lx_bytes=lx_bytes, fixed=fixed, never=never,
-        k_fast=k_fast, hinted=hinted,
+        k_fast=k_fast, hinted=hinted, moves=moves,
     )[0]  # fmt: skip
 
 
@@ -81,21 +89,22 @@ def best_divisions(
     never: Collection[Any] = (),
     k_fast: bool = True,
     hinted: Sequence[bool] = (),
+    moves: bool = False,
 ) -> list[list[OpSpec]]:
     """Divisions of a kernel that are worth a complete plan, the best by the estimate first, the
     documented one among them."""
     options = [
-        candidates_of(spec, cores, max_span, lx_bytes > 0, k_fast, keep)
+        candidates_of(spec, cores, max_span, lx_bytes > 0, k_fast, keep, moves)
         for spec, keep in zip(specs, hinted or [False] * len(specs), strict=True)
     ]
-    search = _Search(options, buffers, lx_bytes, set(fixed), set(never))
+    search = _Search(options, buffers, lx_bytes, set(fixed), set(never), moves)
     documented = [0] * len(specs)
     starts = [documented, [option.cheapest for option in options]]
     if lx_bytes:
         starts.append(search.forward())
     found = sorted((search.improve(start) for start in starts), key=search.total)
     if lx_bytes:
-        found.append(documented)
+        found = [search.improve(search.align(found[0])), *found, documented]
     different: list[list[int]] = []
     for choice in found:
         if choice not in different:
@@ -124,15 +133,27 @@ class Options:
 
 
 def candidates_of(
-    op: OpSpec, cores: int, max_span: int, with_lx: bool, k_fast: bool, keep: bool = False
+    op: OpSpec,
+    cores: int,
+    max_span: int,
+    with_lx: bool,
+    k_fast: bool,
+    keep: bool = False,
+    moves: bool = True,
 ) -> Options:
     """The divisions that are worth a look; the one that it has when it should `keep` that."""
-    return _candidates(Content(op), cores, max_span, with_lx, k_fast, keep)
+    return _candidates(Content(op), cores, max_span, with_lx, k_fast, keep, moves)
 
 
 @lru_cache(maxsize=4096)
 def _candidates(
-    content: Content, cores: int, max_span: int, with_lx: bool, k_fast: bool, keep: bool
+    content: Content,
+    cores: int,
+    max_span: int,
+    with_lx: bool,
+    k_fast: bool,
+    keep: bool,
+    moves: bool,
 ) -> Options:
     op = content.op
     accesses = None if op.op == "relayout" else read_accesses(op)
@@ -148,11 +169,10 @@ def _candidates(
     best = sorted(every, key=lambda slices: rank(pricer.price(slices, all_lx)))[:_KEPT]
     found += [s for s in best if s not in found]
     views = Views(op, k_fast)
-    kept = {s for c in op.args[-1].device_coordinates for s in c.free_symbols}
     candidates = []
     for slices in found:
         mine = views.of(slices)
-        if any(n > 1 for s, n in slices.items() if s not in kept):
+        if not moves and mine[-1] is not None and mine[-1].holders is not None:
             mine = (*mine[:-1], None)  # one core of several has the sum
         candidates.append(Candidate(slices, mine))
     return Options(pricer, candidates, cheapest)
@@ -198,7 +218,9 @@ class _Search:
         lx_bytes: int,
         fixed: Collection[Any],
         never: Collection[Any],
+        moves: bool,
     ) -> None:
+        self._moves = moves
         self._options = options
         self._lx_bytes = lx_bytes
         found: dict[Any, _Uses] = {}
@@ -242,6 +264,64 @@ class _Search:
             if not changed:
                 break
         return choice
+
+    def align(self, choice: Sequence[int]) -> list[int]:
+        """Change several operations at once: those around a tensor that costs much because they
+        do not agree, all to the division of one of them, and their neighbours with them."""
+        best, least = list(choice), self.total(choice)
+        broken = [
+            (self._wasted(buffer, choice), buffer)
+            for buffer in range(len(self._uses))
+            if self._wasted(buffer, choice) > _WASTE
+        ]
+        for _, buffer in sorted(broken, key=lambda entry: (-entry[0], entry[1]))[:_BROKEN]:
+            if self._wasted(buffer, best) <= _WASTE:
+                continue  # mended with another one
+            for time in dict.fromkeys(t for t, _ in self._uses[buffer].all):
+                trial = self._spread(time, buffer, best)
+                us = self.total(trial)
+                if us < least - 1e-6:
+                    best, least = trial, us
+        return best
+
+    def _wasted(self, buffer: int, choice: Sequence[int]) -> float:
+        """Microseconds that a buffer costs because its users do not agree."""
+        found = self._estimate(buffer, choice)
+        uses = self._uses[buffer].all
+        size = self._bytes(buffer, choice)
+        missing = len(uses) - sum(found.in_lx) - self._uses[buffer].in_memory
+        return found.us + max(0, missing) * size / CARD.memory_bytes_per_us
+
+    def _bytes(self, buffer: int, choice: Sequence[int]) -> int:
+        views = (self._options[t].candidates[choice[t]].views[n] for t, n in self._uses[buffer].all)
+        return max((view.all_bytes for view in views if view is not None), default=0)
+
+    def _spread(self, time: int, buffer: int, choice: Sequence[int]) -> list[int]:
+        """All who share large tensors with an operation, and with them, divided as it is."""
+        trial = list(choice)
+        enough = self._bytes(buffer, choice) // 4
+        seen, waiting = {time}, [time]
+        while waiting and len(seen) < _SPREAD:
+            now = waiting.pop(0)
+            views = self._options[now].candidates[trial[now]].views
+            for number, other, _ in self._tensors[now]:
+                wanted = views[number]
+                if wanted is None or wanted.all_bytes < enough:
+                    continue
+                for t, n in self._uses[other].all:
+                    if t in seen:
+                        continue
+                    fitting = [
+                        i for i, c in enumerate(self._options[t].candidates) if c.views[n] == wanted
+                    ]
+                    if not fitting:
+                        continue
+                    seen.add(t)
+                    all_lx = (True,) * self._counts[t]
+                    if trial[t] not in fitting:
+                        trial[t] = min(fitting, key=lambda i: self._options[t].us(i, all_lx))
+                    waiting.append(t)
+        return trial
 
     def _best(self, time: int, choice: list[int]) -> int:
         old = best = choice[time]
@@ -307,7 +387,9 @@ class _Search:
         if found is None:
             own = self._uses[buffer]
             views = tuple([self._options[t].candidates[choice[t]].views[n] for t, n in uses])
-            found = estimate(views, own.order, bool(own.writers), own.in_memory, self._lx_bytes)
+            found = estimate(
+                views, own.order, bool(own.writers), own.in_memory, self._lx_bytes, self._moves
+            )
             self._known[key] = found
         return found
 

@@ -64,6 +64,7 @@ def _divisions(
         never=[b for names in buffers for b in names if b.is_constant],
         k_fast=config.k_fast_emission,
         hinted=hinted,
+        moves=config.lx_ring_moves and config.lx_boundary_clones,
     )
 
 

@@ -24,7 +24,9 @@ from torch_spyre._inductor import config, pool
 from torch_spyre._inductor.graph import Buffer
 from torch_spyre._inductor.joint_plan import modelled_us, plan_kernel
 from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre._inductor.pricing import Pricer, slices_of
 from torch_spyre._inductor.scratchpad.buffers import budget
+from torch_spyre._inductor.scratchpad.residency import Residency
 from torch_spyre._inductor.specs import buffers_of
 from torch_spyre._inductor.tiling import (
     Cut,
@@ -44,10 +46,14 @@ from torch_spyre._inductor.tiling import (
 _LARGE = 4
 """An intermediate is worth a thought when so many of its size do not fit."""
 _LARGEST_GROUP = 64
-_TRIALS = 3
+_TRIALS = 2
 """Numbers of tiles that are tried along one dimension, from the fewest that fit on."""
 _GAIN = 0.97
 """A loop must take at most this part of the time without it."""
+
+_NEARLY = 0.02
+"""Times that differ by less are the same to a model."""
+_GOOD = 0.1
 
 _SMALL = ("pointwise", "copy")
 """Kinds of operations that do not make a tensor of other dimensions."""
@@ -76,7 +82,7 @@ def loops(items: Sequence[Item], is_argument: Callable[[Buffer], bool]) -> list[
         start = max(first, done)
         group = wide[trial.before : len(wide) - trial.behind]
         nodes += items[done : start + trial.before]
-        nodes += build(_with_symbols(group, trial), trial.cuts, uses)
+        nodes += build(_with_symbols(group, trial, trial.before), trial.cuts, uses)
         done = start + trial.before + len(group)
     return [*nodes, *items[done:]]
 
@@ -207,47 +213,84 @@ class Trial:
     """... and at its end."""
 
 
-class _Cost(NamedTuple):
+class Cost(NamedTuple):
     us: float
-    trial: Trial | None
+    bytes: int
+    """Of device memory."""
+
+    def beats(self, other: Cost) -> bool:
+        """Less time; of nearly equal ones less traffic."""
+        if self.bytes < other.bytes:
+            return self.us < other.us * (1 + _NEARLY)
+        return self.us < other.us * (1 - _NEARLY)
+
+
+class _Search:
+    """Prices loops over a stretch of operations."""
+
+    def __init__(self, wide: list[Item], uses: Uses) -> None:
+        own = set(uses.only_in(wide))
+        self._outside = {b for item in wide for b in buffers_of(item.op) if b not in own}
+        self._wide, self._uses = wide, uses
+        self._plain = _cost([*wide], self._outside)
+        self.costs: dict[Trial, Cost] = {}
+
+    def offer(self, trial: Trial) -> None:
+        """Price a trial that has loops."""
+        left, right = trial.before, len(self._wide) - trial.behind
+        group = _with_symbols(self._wide[left:right], trial, left)
+        looped = build(group, trial.cuts, self._uses)
+        if any(isinstance(node, Loop) for node in looped):
+            nodes = [*self._wide[:left], *looped, *self._wide[right:]]
+            self.costs[trial] = _cost(nodes, self._outside)
+
+    @property
+    def best(self) -> Trial | None:
+        """The cheapest, if it is cheaper than no loop."""
+        best: Trial | None = None
+        for trial, cost in self.costs.items():
+            pays = cost.us < self._plain.us * _GAIN
+            if pays and (best is None or cost.beats(self.costs[best])):
+                best = trial
+        return best
 
 
 def _best(wide: list[Item], before: int, behind: int, uses: Uses, room: int) -> Trial | None:
     """The cheapest loops over a stretch, or over it without its neighbours; None if they cost more
-    than no loop."""
-    own = set(uses.only_in(wide))
-    outside = {b for item in wide for b in buffers_of(item.op) if b not in own}
-    best = _Cost(_us([*wide], outside) * _GAIN, None)
-    for left, right in dict.fromkeys([(0, 0), (before, behind)]):
-        group = wide[left : len(wide) - right]
-        for trial in _trials(group, room):
-            looped = build(_with_symbols(group, trial), trial.cuts, uses)
-            if not any(isinstance(node, Loop) for node in looped):
-                continue
-            nodes = [*wide[:left], *looped, *wide[len(wide) - right :]]
-            us = _us(nodes, outside)
-            if us < best.us:
-                best = _Cost(us, replace(trial, before=left, behind=right))
-    return best.trial
+    than no loop. Planning a trial takes time, so few are made: one for each dimension, other
+    numbers of tiles along the good ones, and the best without the neighbours."""
+    trials = _trials(wide, room)
+    if not trials:
+        return None
+    search = _Search(wide, uses)
+    for first, *_ in trials:
+        search.offer(first)
+    if search.best is None:
+        return None
+    limit = search.costs[search.best].us * (1 + _GOOD)
+    for first, *others in trials:
+        if first in search.costs and search.costs[first].us <= limit:
+            for trial in others:
+                search.offer(trial)
+    if before or behind:
+        search.offer(replace(search.best, before=before, behind=behind))
+    return search.best
 
 
-def _trials(group: Sequence[Item], room: int) -> list[Trial]:
-    """Numbers of tiles with which what is alive fits: along one dimension, or along two of which
-    the first is cut all the way."""
-    need = _most_alive(group)
+def _trials(group: Sequence[Item], room: int) -> list[list[Trial]]:
+    """For each dimension numbers of tiles with which what is alive fits; also for two dimensions,
+    of which the first is cut all the way."""
+    fewest = -(-_most_alive(group) // room)
     dimensions = [(tuple(symbols), _units(group, symbols)) for symbols in _dimensions(group)]
-    trials = []
+    trials = [[Trial((s,), (cut,)) for cut in _cuts(units, fewest)] for s, units in dimensions]
     for symbols, units in dimensions:
-        for cut in _cuts(units, -(-need // room)):
-            trials.append(Trial((symbols,), (cut,)))
-    for symbols, units in dimensions:
-        if not 1 < units < -(-need // room):
+        if not 1 < units < fewest:
             continue
-        for others, more in dimensions:
-            if others != symbols:
-                for cut in _cuts(more, -(-need // (room * units)))[:1]:
-                    trials.append(Trial((symbols, others), (Cut(units), cut)))
-    return trials
+        for other, more in dimensions:
+            if other != symbols:
+                cuts = _cuts(more, -(-fewest // units))
+                trials.append([Trial((symbols, other), (Cut(units), cut)) for cut in cuts])
+    return [of_one for of_one in trials if of_one]
 
 
 def _units(group: Sequence[Item], symbols: Sequence[sympy.Symbol | None]) -> int:
@@ -261,15 +304,17 @@ def _units(group: Sequence[Item], symbols: Sequence[sympy.Symbol | None]) -> int
 
 
 def _cuts(units: int, fewest: int) -> list[Cut]:
-    """Numbers of tiles from the fewest on that fit: the next ones that divide, and the fewest
-    itself, with tiles that the cores can share and a last one that is smaller."""
+    """Numbers of tiles that fit: the fewest that divide the dimension; more of them; and, where
+    these are many more, the fewest at all, with tiles that the cores can share and a last one that
+    is smaller."""
     if fewest > units or units < 2:
         return []
     fewest = max(fewest, 2)
     even = [Cut(n) for n in range(fewest, units + 1) if units % n == 0][:_TRIALS]
-    if Cut(fewest) in even:
+    if even[0].tiles == fewest:
         return even
-    return [Cut(fewest, config.cores if units // fewest >= config.cores else 1), *even]
+    uneven = Cut(fewest, config.cores if units // fewest >= config.cores else 1)
+    return [even[0], uneven] if even[0].tiles <= 2 * fewest else [uneven, even[0]]
 
 
 def _most_alive(group: Sequence[Item]) -> int:
@@ -288,28 +333,39 @@ def _most_alive(group: Sequence[Item]) -> int:
     return max(alive)
 
 
-def _with_symbols(group: Sequence[Item], trial: Trial) -> list[Item]:
+def _with_symbols(group: Sequence[Item], trial: Trial, first: int = 0) -> list[Item]:
+    """Operations of a stretch, from its `first` on, with what the loops of a trial cut."""
     return [
         replace(item, symbols=tuple(level[number] for level in trial.symbols))
-        for number, item in enumerate(group)
+        for number, item in enumerate(group, first)
     ]
 
 
-def _us(nodes: Sequence[Node], outside: set[Buffer]) -> float:
-    """Modelled time of a tree, each run of operations planned on its own."""
+def _cost(nodes: Sequence[Node], outside: set[Buffer]) -> Cost:
+    """What a tree takes and moves, each run of operations planned on its own."""
     homes = Homes(nodes, outside)
     counts: dict[int, int] = {}
     _count(nodes, 1, counts)
-    total = 0.0
+    us, moved = 0.0, 0
 
     def planned(run: list[Item]) -> list[Item]:
-        nonlocal total
+        nonlocal us, moved
         specs = [_in_memory(item.spec) for item in run]
         plan = plan_kernel([item.op for item in run], specs, homes.shared(run))
-        total += modelled_us(plan) * counts[id(run[0])]
+        us += modelled_us(plan) * counts[id(run[0])]
+        moved += _memory_bytes(plan) * counts[id(run[0])]
         return run
 
     with_runs(nodes, planned)
+    return Cost(us, moved)
+
+
+def _memory_bytes(plan: Residency) -> int:
+    total = 0
+    for op, spec in zip(plan.operations, plan.specs, strict=True):
+        in_lx = [buffer in plan.lx for buffer in buffers_of(op)]
+        flows = Pricer(spec).work(slices_of(spec), in_lx).flows
+        total += sum(flow.total_bytes for flow, lx in zip(flows, in_lx, strict=True) if not lx)
     return total
 
 

@@ -37,7 +37,7 @@ from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import LoopSpec, OpSpec
 from torch_spyre._inductor.origins import origin_of
 from torch_spyre._inductor.pool import Pool, lives_of, place
-from torch_spyre._inductor.propagate_named_dims import propagate
+from torch_spyre._inductor.propagate_named_dims import Named, named_dims, propagate
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter, constant_of
 from torch_spyre._inductor.stickify import stickify
@@ -66,11 +66,18 @@ class Kernel:
     lx: dict[Buffer, int] = field(default_factory=dict)
     """Addresses in the scratchpads of what stays there."""
     restickifies: list[Restickify] = field(default_factory=list)
+    stream: int = 0
+    """Inductor's number of the stream on which the program wants it; 0: the current one."""
 
     @property
     def runs(self) -> list[Run]:
         """The OpSpec of each operation, with the loops around it."""
         return runs_of(self.specs)
+
+    @property
+    def place(self) -> tuple[torch.device | None, int]:
+        """The card and the stream on which it runs."""
+        return (self.nodes[0].get_device() if self.nodes else None, self.stream)
 
     def text(self) -> str:
         """The OpSpecs as Python."""
@@ -132,8 +139,10 @@ class _Planner:
                 if node.is_extern():
                     self._note_fallback(node)
                 continue
-            if current is None or not config.enable_fusion:
-                current = Kernel()
+            stream = self.scheduler.node_to_stream.get(node, 0)
+            place = (node.get_device(), stream)
+            if current is None or not config.enable_fusion or place != current.place:
+                current = Kernel(stream=stream)
                 self.plan.kernels.append(current)
             current.nodes.append(node)
             self.plan.kernel_of[node.get_name()] = current
@@ -229,6 +238,7 @@ class _Planner:
                 b.get_name() for b in node.get_outputs()
             }
             names |= _targets(node)  # a piece of a cat writes another buffer than its own
+            names |= {_whole(n) for n in names}  # and who reads it reads that other buffer
             names = {real.get(n, n) for n in names}
             if isinstance(node, NopKernelSchedulerNode):
                 continue
@@ -331,6 +341,12 @@ class _Planner:
         return self._dim_names.get(op, {})
 
 
+def _whole(name: str) -> str:
+    """The buffer that a piece of a cat lies in; any other is its own."""
+    layout = getattr(V.graph.try_get_buffer(name), "layout", None)
+    return _whole(layout.view.get_name()) if isinstance(layout, ir.NonOwningLayout) else name
+
+
 def _in_memory(item: Item, arguments: Collection[Buffer]) -> OpSpec:
     """The operation as if all of it were in memory, addresses still missing."""
     args = [
@@ -410,12 +426,22 @@ def _targets(node: BaseSchedulerNode) -> set[str]:
     return {_target(n) for n in nodes if isinstance(n, ir.ComputedBuffer)}
 
 
+def _names_of_constant(name: str, tensor: torch.Tensor) -> Named:
+    """What the program calls the dimensions of a tensor that was computed while compiling."""
+    for node in V.graph.graph.find_nodes(op="get_attr", target=name):
+        names = hints.named_dims_of(node)
+        if names:
+            return named_dims(tensor.shape, tensor.stride(), names)
+    return ()
+
+
 def _make_buffer(name: str) -> Buffer:
     """A buffer for something of Inductor's graph."""
     if name in V.graph.constants:
         tensor = V.graph.constants[name]
         buffer = Buffer(name, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
         input_layouts.place_real(buffer, tensor)
+        buffer.dim_names = _names_of_constant(name, tensor)
         return buffer
     node = V.graph.get_buffer(name)
     layout = node.get_layout() if not isinstance(node, ir.TensorBox) else node.data.get_layout()

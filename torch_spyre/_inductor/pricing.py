@@ -18,6 +18,7 @@ import sympy
 from torch_spyre import opfuncs
 from torch_spyre._inductor.codegen.access import Access, kind_of, read_accesses
 from torch_spyre._inductor.codegen.relayout import relayout_info
+from torch_spyre._inductor.codegen.ring_moves import RING_MOVE, work_of_ring
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre.device_time import (
     Dim,
@@ -83,7 +84,7 @@ class Pricer:
         self._row = row
         self._known: dict[tuple[tuple[int, ...], tuple[bool, ...]], float] = {}
         self._kind = kind_of(op)
-        if op.op == "relayout":
+        if op.op in ("relayout", RING_MOVE):
             return
         accesses = read_accesses(op) if accesses is None else accesses
         self._padded = _padded(op, self._kind, accesses)
@@ -110,6 +111,8 @@ class Pricer:
         is not given."""
         op = self.op
         cores = prod(slices.values())
+        if op.op == RING_MOVE:
+            return work_of_ring(op)
         if op.op == "relayout":
             return self._relayout(slices, cores, in_lx)
         dims: dict[Hashable, Dim] = {

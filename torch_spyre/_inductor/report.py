@@ -77,6 +77,8 @@ def formats_text(formats: Sequence[str]) -> str:
 
 def cores_of(spec: OpSpec) -> int:
     """How many cores an operation is divided over."""
+    if "ring" in spec.op_info:
+        return spec.op_info["ring"]["cores"]
     return math.prod(slices for _, slices in spec.iteration_space.values())
 
 

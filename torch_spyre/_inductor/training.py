@@ -62,9 +62,13 @@ def nll_loss_forward(
 ) -> Any:
     if not _is_loss_over_classes(x, target):
         return NotImplemented
-    counts = _is_class(target, x.shape[-1]) & (target != ignore_index).unsqueeze(-1)
+    ignored = target == ignore_index
+    counts = _is_class(target, x.shape[-1]) & ~ignored.unsqueeze(-1)
     weights = counts.to(x.dtype) if weight is None else torch.where(counts, weight, 0.0)
     loss = -torch.where(counts, x if weight is None else x * weight, 0.0).sum(-1)
+    # A class that is not there: eager PyTorch raises, a program of the card cannot, and says NaN.
+    exists = ignored | ((target >= 0) & (target < x.shape[-1]))
+    loss = torch.where(exists, loss, float("nan"))
     if reduction not in (_MEAN, _SUM):
         return loss, x.new_zeros(())
     # Up to 2048 classes float16 counts exactly; rows are more.

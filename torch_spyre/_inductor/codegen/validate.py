@@ -214,7 +214,8 @@ def validate_superdsc(content: dict[str, Any]) -> None:
     ((name, top),) = content.items()
     _check_fields(top, _TOP, name)
     cores, slices = top["numCoresUsed_"], top["numWkSlicesPerDim_"]
-    if prod(slices.values()) != cores or len(top["coreIdToWkSlice_"]) != cores:
+    product = cores if name.endswith("_ringmove") else prod(slices.values())
+    if product != cores or len(top["coreIdToWkSlice_"]) != cores:
         raise InvalidOpSpec("cores are the product of slices", name, cores, slices)
     opfunc = name.partition("_")[2]
     if [list(dsc) for dsc in top["dscs_"]] != [[opfunc]]:

@@ -350,24 +350,32 @@ class TileTranslator {
 
 namespace {
 
+// Whether a result probably has the few bits of DLFloat16; that it does is seen when it is used.
+bool is_coarse_result(const TileStep& step, int number) {
+  const auto has_few_bits = [](uint32_t word) {
+    return (word & ((1u << Dlfloat16::kShift) - 1)) == 0;
+  };
+  bool coarse = false;
+  for (const TilePhase& phase : step.phases) {
+    for (const TileReduction& reduction : phase.reductions) {
+      if (reduction.destination == number) coarse = false;
+    }
+    for (const TileInstruction& in : phase.epilogue) {
+      if (in.opcode == STORE || in.destination != number) continue;
+      const bool limits =
+          in.opcode == CLIP && in.a == number && has_few_bits(in.imm0) && has_few_bits(in.imm1);
+      coarse =
+          in.then_round || (in.opcode == ROUND && is_code_format(in.format)) || (limits && coarse);
+    }
+  }
+  return coarse;
+}
+
 // Where a division is by one value for each row and its quotient is needed in DLFloat16 only, a
 // product with a reciprocal gives the same code, if that is not too small and less than 2^-22 too
 // large. Dividend and divisor have 10 significant bits, a limit between two codes has 11. So a
 // quotient that is not on such a limit is further away from it than 2^-21, and one that is on it
 // belongs to the code above, as everything does that is a little larger.
-bool is_coarse_result(const TileStep& step, int number) {
-  const TileInstruction* written = nullptr;
-  for (const TilePhase& phase : step.phases) {
-    for (const TileReduction& reduction : phase.reductions) {
-      if (reduction.destination == number) written = nullptr;
-    }
-    for (const TileInstruction& in : phase.epilogue) {
-      if (in.opcode != STORE && in.destination == number) written = &in;
-    }
-  }
-  return written != nullptr &&
-         (written->then_round || (written->opcode == ROUND && is_code_format(written->format)));
-}
 bool divides_by_reciprocal(const TileStep& step, const std::vector<TileInstruction>& instructions,
                            size_t at, const std::vector<int>& lasting,
                            const std::vector<TileReduction>& reductions) {
