@@ -92,18 +92,24 @@ def resolve(
         key = entry_key(signature)
         entry = read_entry(key, signature)
         if entry is not None:
-            counters["loaded"] += 1
-        else:
-            entry = _compile(operation, arguments, inputs, device)
-            if entry is None:  # wrong arguments: the host says what is wrong with them
-                return None, False
-            counters["compiled"] += 1
-            if entry.pop("keep", True):
-                write_entry(key, {**entry, "format": FORMAT, "signature": signature})
+            try:
+                program = load(entry, device)
+            except RuntimeError as problem:
+                if str(bundle_root()) not in str(problem):
+                    raise  # memory, not the files: those may be trimmed at any time
+                _log.warning("%s is compiled again: %s", operation, problem)
+            else:
+                counters["loaded"] += 1
+                return program, True
+        entry = _compile(operation, arguments, inputs, device)
+        if entry is None:  # wrong arguments: the host says what is wrong with them
+            return None, False
+        counters["compiled"] += 1
+        if entry.pop("keep", True):
+            write_entry(key, {**entry, "format": FORMAT, "signature": signature})
         if "host" in entry:
             counters["left_to_host"] += 1
             _log.info("%s is computed by the host: %s", operation, entry["host"])
-            return None, True
         return load(entry, device), True
 
 
@@ -202,8 +208,10 @@ def _name(key: str) -> str:
 # ---- Programs -----------------------------------------------------------------------------------
 
 
-def load(entry: dict[str, Any], device: int) -> _C._EagerProgram:
-    """The program of an entry, ready on a card."""
+def load(entry: dict[str, Any], device: int) -> _C._EagerProgram | None:
+    """The program of an entry, ready on a card; None for one that the host computes."""
+    if "host" in entry:
+        return None
     calls = []
     for kernel in entry["kernels"]:
         code = _code(kernel)
