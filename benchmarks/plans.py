@@ -64,6 +64,15 @@ def _blocks(width: int, tokens: int, causal: bool, layers: int = 1) -> Any:
     return _on_card(model), (_half(1, tokens, width),)
 
 
+DOCUMENTED = {
+    "work_division": "documented",
+    "layout_solver": "greedy",
+    "allow_all_ops_in_lx_planning": False,
+    "lx_boundary_clones": False,
+    "lx_ring_moves": False,
+}
+"""The documented system: its divisions, and its planner of scratchpads at its defaults."""
+
 SUITE: dict[str, Callable[[], Any]] = {
     "softmax": lambda: (lambda x: torch.softmax(x, 0), (_half(512, 1024),)),
     "layer norm": lambda: (_on_card(nn.LayerNorm(1024)), (_half(512, 1024),)),
@@ -106,9 +115,9 @@ def measure(name: str) -> Row:
     function, arguments = SUITE[name]()
     told = {}
     with torch.no_grad():
-        for mode in ("joint", "documented"):
+        for mode, settings in (("joint", {}), ("documented", DOCUMENTED)):
             torch._dynamo.reset()
-            with config.patch(work_division=mode):
+            with config.patch(**settings):
                 told[mode] = torch_spyre.explain(function, *arguments)
     joint, documented = told["joint"], told["documented"]
     return Row(

@@ -59,6 +59,7 @@ CASES = [
     Case("decoder block, decode 1", workloads.decode, 0.7),
     Case("MiniLM, 1x16", functools.partial(workloads.minilm, 1, 16)),
     Case("MiniLM, 8x128", functools.partial(workloads.minilm, 8, 128), 0.9),
+    Case("training step, 8x64 tokens", workloads.training_step),
 ]
 
 
@@ -150,7 +151,10 @@ def _call(
     """A call of a copy of the module, with inputs of its own."""
     own = copy.deepcopy(module).to(dtype).to(device)
     moved = [(x.to(dtype) if x.is_floating_point() else x).to(device) for x in inputs]
-    run = torch.compile(own, fullgraph=True) if compiled else own
+    if isinstance(own, workloads.Training):
+        run = own.stepping(compiled)
+    else:
+        run = torch.compile(own, fullgraph=True) if compiled else own
     return lambda: run(*moved)
 
 

@@ -282,5 +282,87 @@ def minilm_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
+# ---- Training -----------------------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    """Attention and an MLP, each with a norm in front and the input added."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = (
+            t.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
+            for t in self.qkv(self.first(x)).chunk(3, -1)
+        )
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.out(a.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Transformer(nn.Module):
+    """A small language model: tokens and their places, layers, a norm, a head."""
+
+    def __init__(
+        self,
+        vocabulary: int = 512,
+        width: int = 256,
+        heads: int = 4,
+        layers: int = 2,
+        tokens: int = 64,
+        causal: bool = True,
+    ) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(tokens, width)
+        self.layers = nn.Sequential(*(Layer(width, heads, causal) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        return self.head(self.norm(self.layers(x)))
+
+
+class Training(nn.Module):
+    """The loss of a model; `stepping` makes a function that trains it by one step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.model(ids).float().flatten(0, 1), classes.flatten())
+
+    def stepping(self, compiled: bool) -> Callable[..., torch.Tensor]:
+        """Forward, backward and AdamW; gives the loss."""
+        optimizer = torch.optim.AdamW(self.parameters(), 1e-4, eps=1e-3)
+        loss_of, update = self.forward, optimizer.step
+        if compiled:
+            loss_of, update = torch.compile(self, fullgraph=True), torch.compile(optimizer.step)
+
+        def step(*inputs: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                loss = loss_of(*inputs)
+                loss.backward()
+            update()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
+
+def training_step(batch: int = 8, tokens: int = 64) -> Workload:
+    """One step of training a small transformer, with AdamW."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 512, (batch, tokens + 1))
+    model = Training(Transformer(tokens=tokens))
+    return Workload(model, (ids[:, :-1].contiguous(), ids[:, 1:].contiguous()))
+
+
 def _random(*size: int) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))

@@ -8,9 +8,10 @@ without spyre tensors goes through untouched, the others load `torch_spyre._indu
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -71,6 +72,16 @@ def compiles_for_spyre() -> bool:
     return _inside.compile_fx
 
 
+@contextlib.contextmanager
+def compiling_for_spyre() -> Iterator[None]:
+    """What runs inside compiles a graph with spyre tensors."""
+    before, _inside.compile_fx = _inside.compile_fx, True
+    try:
+        yield
+    finally:
+        _inside.compile_fx = before
+
+
 def _wrap_compile_fx(module: Any) -> None:
     stock = module.compile_fx
 
@@ -81,11 +92,8 @@ def _wrap_compile_fx(module: Any) -> None:
             return stock(model_, example_inputs_, *args, **kwargs)
         from torch_spyre import _inductor
 
-        _inside.compile_fx = True
-        try:
+        with compiling_for_spyre():
             return _inductor.compile_fx(stock, model_, example_inputs_, *args, **kwargs)
-        finally:
-            _inside.compile_fx = False
 
     module.compile_fx = compile_fx
 

@@ -10,7 +10,7 @@ Example: 1024 rows over 4 cores, and 8 batches of 128 rows over 4 cores by batch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch_spyre.constants import BYTES_IN_STICK
@@ -32,6 +32,20 @@ class CoreView:
     cores: int
     shares: tuple[Share, ...]
     """Innermost first. Axes of one entry do not count."""
+    holders: tuple[int, ...] | None = None
+    """The cores that have their part; None for all. Of those that add up a sum together only the
+    first one has it."""
+
+    def __hash__(self) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = hash((self.cores, self.shares, self.holders))
+            object.__setattr__(self, "_hash", found)
+        return found
+
+    @property
+    def holding_cores(self) -> Sequence[int]:
+        return range(self.cores) if self.holders is None else self.holders
 
     @property
     def own_bytes(self) -> int:
@@ -49,7 +63,9 @@ class CoreView:
         return size
 
 
-def core_view(cores: int, axes: Iterable[Share]) -> CoreView:
+def core_view(
+    cores: int, axes: Iterable[Share], holders: tuple[int, ...] | None = None
+) -> CoreView:
     """The view of axes, innermost first."""
     merged: list[Share] = []
     for axis in axes:
@@ -64,4 +80,4 @@ def core_view(cores: int, axes: Iterable[Share]) -> CoreView:
             merged[-1] = Share(last.entries * axis.entries, last.own, slots)
         else:
             merged.append(axis)
-    return CoreView(cores, tuple(merged))
+    return CoreView(cores, tuple(merged), holders)

@@ -106,6 +106,10 @@ class Work:
     """From core to core until a partial sum is complete."""
     partial: int = 0
     """Elements whose partial sums travel, of all cores together."""
+    moved: int = 0
+    """Bytes that a move between scratchpads sends over links of the ring, all together."""
+    link: int = 0
+    """Of them over the busiest link."""
 
     @property
     def read_bytes(self) -> int:
@@ -122,7 +126,7 @@ class Work:
 
     @property
     def ring_bytes(self) -> int:
-        return self.hops * self.partial * PARTIAL_SUM_BYTES
+        return self.hops * self.partial * PARTIAL_SUM_BYTES + self.moved
 
 
 # ---- What it costs -------------------------------------------------------------------------------
@@ -138,10 +142,12 @@ class Price:
     sfp_us: float
     ring_us: float
     start_us: float
+    link_us: float = 0.0
+    """Of a move over the ring, while scratchpads are read and written."""
 
     @property
     def us(self) -> float:
-        overlapped = max(self.memory_us, self.lx_us, self.pt_us, self.sfp_us)
+        overlapped = max(self.memory_us, self.lx_us, self.pt_us, self.sfp_us, self.link_us)
         return overlapped + self.ring_us + self.start_us
 
     @property
@@ -151,7 +157,7 @@ class Price:
             "compute": max(self.pt_us, self.sfp_us),
             "memory": self.memory_us,
             "lx": self.lx_us,
-            "ring": self.ring_us,
+            "ring": self.ring_us + self.link_us,
             "start": self.start_us,
         }
         return max(parts, key=lambda part: parts[part])
@@ -179,6 +185,7 @@ def price(work: Work, hardware: Hardware = CARD) -> Price:
         sfp_us=work.lane_cycles / lanes,
         ring_us=work.hops * work.partial * hardware.partial_sum_us,
         start_us=hardware.transfer_start_us * sum(not flow.in_lx for flow in work.flows),
+        link_us=work.link / (hardware.ring_bytes_per_cycle * hardware.cycles_per_us),
     )
 
 
@@ -269,7 +276,11 @@ def flow(dims: Mapping[Hashable, Dim], tensor: TensorUse) -> Flow:
         dim = dims[name]
         per = tensor.per_stick if name == tensor.stick else 1
         places = -(-dim.share // per)
-        total = min(-(-dim.size // per), tensor.entries.get(name, dim.padded))
+        total = -(-dim.size // per)
+        if tensor.in_lx:
+            stride = 0  # there are no bursts
+        else:
+            total = min(total, tensor.entries.get(name, dim.padded))
         if places * dim.slices > 1:
             axes.append(Axis(min(places, total), dim.slices, total, stride))
     return Flow(tensor.writes, tensor.in_lx, BYTES_IN_STICK, tuple(axes))
@@ -277,6 +288,15 @@ def flow(dims: Mapping[Hashable, Dim], tensor: TensorUse) -> Flow:
 
 def relayout_work(cores: int, flows: Sequence[Flow]) -> Work:
     return Work("relayout", cores, tuple(flows))
+
+
+def ring_work(cores: int, source_bytes: int, target_bytes: int, moved: int, link: int) -> Work:
+    """Of a move between scratchpads: bytes of one core before and after, and those on the ring."""
+    flows = tuple(
+        Flow(writes, True, BYTES_IN_STICK, (Axis(size // BYTES_IN_STICK, 1, 1, 0),))
+        for writes, size in ((False, source_bytes), (True, target_bytes))
+    )
+    return Work("ringmove", cores, flows, moved=moved, link=link)
 
 
 def placed_flow(

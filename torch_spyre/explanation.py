@@ -60,6 +60,9 @@ class Op:
     bound: str = ""
     """What takes longest: compute, memory, lx, ring or start."""
     ring_bytes: int = 0
+    loops: tuple[int, ...] = ()
+    """How often the loops around it run, outermost first. Shapes are those of one iteration, bytes
+    and time those of all."""
 
     @property
     def hbm_bytes(self) -> int:
@@ -135,8 +138,8 @@ class Explanation:
         return sum(op.device_time_us for op in self.ops) + len(self.kernels) * launch_us()
 
     def draw(self, path: str | Path | None = None) -> str:
-        """A picture of the plan as SVG: time line and cores of each operation. Written to `path`
-        when one is given."""
+        """A picture of the plan as SVG: time line and cores of each operation, and what is where
+        in the scratchpads. Written to `path` when one is given."""
         from torch_spyre.plan_drawing import draw
 
         title = f"{self.device_time_us:.1f} us modelled, {self._traffic()}"
@@ -234,6 +237,7 @@ def _size(count: int) -> str:
 
 
 def _row(number: int, op: Op) -> tuple[str, ...]:
+    from torch_spyre._inductor.cost_report import loops_text
     from torch_spyre._inductor.report import aten_text, counted, formats_text, shape_text
 
     why = f"added: {op.reason}" if op.reason else aten_text(op.aten)
@@ -243,8 +247,8 @@ def _row(number: int, op: Op) -> tuple[str, ...]:
     places = "".join("L" if o.place == "lx" else "M" for o in op.operands)
     cost = f"{op.device_time_us:.1f} us {op.bound}"
     return (
-        f"{number:>2}", op.opfunc, shape, cores, splits, places, _size(op.hbm_bytes), cost,
-        formats_text(op.formats), why,
+        f"{number:>2}", f"{loops_text(op.loops)}{op.opfunc}", shape, cores, splits, places,
+        _size(op.hbm_bytes), cost, formats_text(op.formats), why,
     )  # fmt: skip
 
 
@@ -333,7 +337,8 @@ def _add_plans(explanation: Explanation, record: Record) -> None:
             explanation.restickifies += kernel.restickifies
             found = costs(kernel)
             explanation.compulsory_bytes += compulsory_bytes(kernel, found)
-            for op, spec, cost in zip(kernel.operations, kernel.specs, found, strict=True):
+            for op, run, cost in zip(kernel.operations, kernel.runs, found, strict=True):
+                spec = run.spec
                 kept, reduced = sizes_of(op)
                 explanation.ops.append(
                     Op(
@@ -353,6 +358,7 @@ def _add_plans(explanation: Explanation, record: Record) -> None:
                         device_time_us=cost.us,
                         bound=cost.bound,
                         ring_bytes=cost.ring_bytes,
+                        loops=cost.loops,
                     )
                 )
         written = [any(call.kernel is k for call in own) for k in plan.kernels]

@@ -59,6 +59,8 @@ class Hardware:
     sfp_special_cycles: int = 12
     """Cycles of a transcendental function or a division on the SFP. Fitted: softmax of 4096x2048
     takes 320 us in upstream's model."""
+    ring_bytes_per_cycle: int = 128
+    """Of one link of the ring, in each direction. Published."""
     lx_bytes_per_cycle: int = 128
     """Scratchpad of one core. Ours: the width of the ring, 128 B per cycle and direction."""
 

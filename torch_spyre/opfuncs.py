@@ -145,6 +145,8 @@ def _rows() -> list[OpFunc]:
                doc="moves the stick to another dimension"),
         OpFunc("relayout", "copy", 1, formats=(FP16, FP32, FP8, INT32), cost="data", extension=True,
                doc="any view into any layout, across sticks"),
+        OpFunc("ringmove", "copy", 1, formats=(FP16, FP32, FP8, INT32), cost="data", extension=True,
+               doc="a tensor in scratchpads to other cores' scratchpads, over the ring"),
         OpFunc("dl16tofp32", "cast", 1, "copy", formats=(FP16,), result=FP32,
                reference=lambda t, x: x.float()),
         OpFunc("fp32todl16", "cast", 1, "copy", formats=(FP32,), result=FP16,

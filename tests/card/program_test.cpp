@@ -88,10 +88,11 @@ TEST(loops_of_count_zero_and_without_steps_do_nothing) {
 }
 
 // An operation that reads 2 x 3 sticks of device memory, of which two cores each have 3, and writes
-// 5 sticks of its scratchpad on each core; its partial sums, 10 of them, go over 3 hops.
+// 5 sticks of its scratchpad on each core; its partial sums, 10 of them, go over 3 hops, and 7
+// bytes more are on the ring.
 Words work(int64_t loops, double us) {
   const Words flows = {0, 0, 128, 2, 2, 1, 2, 384, 3, 2, 3, 128, 1, 1, 128, 1, 5, 1, 5, 128};
-  Words payload = {0, 0, 0, 3, 10, 2};
+  Words payload = {0, 0, 0, 3, 10, 7, 5, 2};
   append(payload, flows);
   return step_words(9, 2, loops, "add", us, payload);
 }
@@ -113,7 +114,7 @@ TEST(works_are_counted_as_often_as_their_steps_run) {
   CHECK_EQ(totals.memory_read, 9 * 128 * 6);
   CHECK_EQ(totals.memory_written, 0);
   CHECK_EQ(totals.lx, 9 * 128 * 5 * 2);
-  CHECK_EQ(totals.ring, 9 * 3 * 10 * 4);
+  CHECK_EQ(totals.ring, 9 * (3 * 10 * 4 + 7));
   CHECK_EQ(totals.launches, 0);
   counters.reset();
   CHECK_EQ(counters.get().memory_read, 0);
@@ -124,8 +125,8 @@ TEST(a_work_without_its_step_is_refused) {
   CHECK_THROWS(parse_program({kProgramSegment, at_the_end}), ProgramError, "has no step");
   const auto before_a_loop = program_of({work(0, 1), begin_loop(1, 0), end_loop(0)});
   CHECK_THROWS(parse_program({kProgramSegment, before_a_loop}), ProgramError, "has no step");
-  Words huge = {0, 0, 0, 0, 0, 1, 0, 0, 128, 2, 1, 1, int64_t{1} << 49, 0, 1, 1, int64_t{1} << 49,
-                0};
+  Words huge = {
+      0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 128, 2, 1, 1, int64_t{1} << 49, 0, 1, 1, int64_t{1} << 49, 0};
   const auto too_much = program_of({step_words(9, 1, 0, "add", 1, huge)});
   CHECK_THROWS(parse_program({kProgramSegment, too_much}), ProgramError, "more bytes");
 }
@@ -176,7 +177,7 @@ TEST(bytes_that_are_no_program_are_refused) {
   CHECK_THROWS(parse({bytes.begin(), bytes.end() - 8}), ProgramError, "but its memory ends after");
   auto other = bytes;
   other[8] = std::byte{1};
-  CHECK_THROWS(parse(other), ProgramError, "this card runs version 3");
+  CHECK_THROWS(parse(other), ProgramError, "this card runs version 4");
   other[0] = std::byte{'s'};
   CHECK_THROWS(parse(other), ProgramError, "found 'sPYREPRG'");
 }

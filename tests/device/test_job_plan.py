@@ -640,7 +640,7 @@ def test_more_addresses_than_fit_are_refused_before_anything_runs(tmp_path):
         (bytes(8) + b"a\\" + bytes(22), 8, "no Spyre program at 0x1c00000008: expected magic "
          r"'SPYREPRG', found 'a\x5c\x00\x00\x00\x00\x00\x00'"),
         (b"SPYREPRG" + struct.pack("<II", 7, 0), 0, "program version 7 at 0x1c00000000: this card "
-         "runs version 3"),
+         "runs version 4"),
         (b"SPYREPRG" + struct.pack("<II", 0x01000000, 0), 0, "program version 16777216 at"),
         (b"SPYREPRG" + struct.pack("<II", 3, 127), 0, "the program at 0x1c00000000 has 127 words, "
          "but its memory ends after 126"),

@@ -26,7 +26,7 @@ class Block(nn.Module):
 
     def forward(self, x, scale=1.0):
         h = F.gelu(self.linear(self.norm(x)))
-        h = torch.cumsum(h, -1)  # the host does this
+        h = torch.atan(h)  # the host does this
         return h * scale
 
 
@@ -40,9 +40,10 @@ def block():
 
 def test_operations_come_in_order_with_their_lines(block):
     _, _, e = block
-    names = " ".join(op.opfunc for op in e.ops)
+    asked = [op for op in e.ops if not op.reason]
+    names = " ".join(op.opfunc for op in asked)
     assert names == "exx2 layernormscale layernormnorm batchmatmul add gelufwd mul"
-    matmul = e.ops[3]
+    matmul = asked[3]
     assert (matmul.shape, matmul.reduced, matmul.aten) == ((128, 512), (256,), "aten.addmm.default")
     assert matmul.source.startswith(f"{__file__}:") and "self.linear" in matmul.source
     assert set(matmul.formats) == {"SEN169_FP16"} and matmul.cores == 32
@@ -52,9 +53,9 @@ def test_operations_come_in_order_with_their_lines(block):
 def test_a_step_of_the_host_in_the_middle(block):
     _, _, e = block
     (step,) = e.fallbacks
-    assert (step.op, step.kernels_before, step.shapes) == ("aten.cumsum.default", 1, ("128x512",))
-    assert "torch.cumsum(h, -1)" in step.source and step.reason
-    assert [op.kernel for op in e.ops] == [0] * 6 + [1]
+    assert (step.op, step.kernels_before, step.shapes) == ("aten.atan.default", 1, ("128x512",))
+    assert "torch.atan(h)" in step.source and step.reason
+    assert [op.kernel for op in e.ops if not op.reason] == [0] * 6 + [1]
 
 
 def test_artifacts_are_the_bundles(block):
@@ -63,7 +64,9 @@ def test_artifacts_are_the_bundles(block):
     for directory in e.artifacts:
         assert (Path(directory) / "bundle.mlir").is_file()
         assert (Path(directory) / "spyreCodeDir" / "spyrecode.json").is_file()
-    assert len(list(Path(e.artifacts[0]).glob("sdsc_*.json"))) == 6
+    assert len(list(Path(e.artifacts[0]).glob("sdsc_*.json"))) == sum(
+        op.kernel == 0 for op in e.ops
+    )
 
 
 def test_the_result_is_that_of_the_function(block):
@@ -76,14 +79,14 @@ def test_it_prints_as_an_aligned_table_of_moderate_width(block):
     _, _, e = block
     lines = str(e).splitlines()
     assert lines[0] == (
-        "1 graph, 2 kernels, 7 operations, no restickifies, 1 fallback, no graph breaks"
+        f"1 graph, 2 kernels, {len(e.ops)} operations, no restickifies, 1 fallback, no graph breaks"
     )
     rows = [line for line in lines if " cores  " in line]
-    assert len(rows) == 7 and len({row.index(" cores  ") for row in rows}) == 1
+    assert len(rows) == len(e.ops) and len({row.index(" cores  ") for row in rows}) == 1
     others = [line for line in lines if not line.startswith("  /")]
-    assert max(map(len, others)) <= 120
+    assert max(map(len, others)) <= 140
     text = "\n".join(lines)
-    assert text.index("gelufwd") < text.index("host: aten.cumsum.default") < text.index(" mul ")
+    assert text.index("gelufwd") < text.index("host: aten.atan.default") < text.index(" mul ")
     assert "because " in text and e.artifacts[0] in text
 
 
@@ -100,10 +103,10 @@ def test_each_fallback_has_its_own_reason():
 
 
 def test_a_graph_that_the_host_does_alone():
-    e = torch_spyre.explain(lambda x: torch.cumsum(x, 0).t(), on_card(64, 64))
-    assert [f.op for f in e.fallbacks] == ["aten.cumsum.default"]  # the view is no step
+    e = torch_spyre.explain(lambda x: torch.atan(x).t(), on_card(64, 64))
+    assert [f.op for f in e.fallbacks] == ["aten.atan.default"]  # the view is no step
     assert len(e.graphs) == 1 and not e.ops and not e.artifacts
-    assert "host: aten.cumsum.default  64x64" in str(e)
+    assert "host: aten.atan.default  64x64" in str(e)
 
 
 def test_a_restickify_says_why():
@@ -111,7 +114,7 @@ def test_a_restickify_says_why():
     (copy,) = e.restickifies
     assert (copy.elements, copy.reason) == (32768, "matmul wants x with its sticks along K")
     assert "[4, 128, 64] / [64, 256, 1] -> [2, 256, 64] / [64, 128, 1]" in str(e)
-    (added,) = [op for op in e.ops if op.reason]
+    (added,) = [op for op in e.ops if op.reason and "scratchpads" not in op.reason]
     assert added.opfunc == "ReStickifyOpHBM" and "added: matmul wants x" in str(e)
 
 
@@ -148,7 +151,8 @@ def test_a_backward_pass_inside_of_the_function():
 
     e = torch_spyre.explain(step, on_card(128, 256))
     assert len(e.graphs) == 2
-    assert [op.opfunc for op in e.ops if op.graph == 1] == ["where3", "batchmatmul"]
+    asked = [op.opfunc for op in e.ops if op.graph == 1 and not op.reason]
+    assert asked == ["where3", "batchmatmul"]
 
 
 def test_without_spyre_tensors_there_is_a_hint():
@@ -188,4 +192,5 @@ def test_a_compiled_module(block, how):
     else:
         target = torch.compile(model)
     e = torch_spyre.explain(target, x)
-    assert len(e.fallbacks) == 1 and e.ops[0].opfunc == "exx2" and not e.graph_breaks
+    asked = [op.opfunc for op in e.ops if not op.reason]
+    assert len(e.fallbacks) == 1 and asked[0] == "exx2" and not e.graph_breaks

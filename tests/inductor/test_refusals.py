@@ -10,8 +10,8 @@ import torch
 from torch._inductor.exc import InductorError
 from torch._inductor.utils import fresh_cache
 
-from torch_spyre import backend
-from torch_spyre._inductor import async_compile, config, errors, needs, plan, specs
+from torch_spyre import backend, compiler_identity
+from torch_spyre._inductor import config, errors, needs, plan, specs
 from torch_spyre._inductor.codegen import bundle
 from torch_spyre._inductor.codegen.access import InvalidOpSpec
 from torch_spyre._inductor.views import Misaligned
@@ -133,7 +133,7 @@ def test_a_bundle_that_the_back_end_refuses(monkeypatch, tmp_path):
 
 def test_a_bundle_that_fails_leaves_nothing_in_the_cache(monkeypatch, tmp_path):
     break_the_second_file(monkeypatch)
-    monkeypatch.setattr(async_compile, "bundle_root", lambda: tmp_path)
+    monkeypatch.setattr(compiler_identity, "bundle_root", lambda: tmp_path)
     refusal()
     assert [p.name for p in tmp_path.iterdir() if p.name != ".locks"] == []
 
@@ -153,7 +153,8 @@ def test_too_many_tensors_for_concrete_addresses():
         return sum(values)  # the line that is named
 
     torch._dynamo.reset()
-    with config.patch(symbolic_args=False), fresh_cache(), pytest.raises(InductorError) as caught:
+    settings = {"symbolic_args": False, "lx_planning": False}  # with intermediates in the pool
+    with config.patch(**settings), fresh_cache(), pytest.raises(InductorError) as caught:
         torch.compile(total)(*tensors)
     message = str(caught.value)
     assert "at most 7 tensors, this one 10, the pool included" in message

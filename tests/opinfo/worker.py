@@ -60,6 +60,9 @@ class Outcome:
     way: str = ""
     host: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", tuple(self.host))  # JSON has lists
+
 
 class _Difference(Exception):
     """A result of the device that CPU's result does not explain."""

@@ -51,10 +51,10 @@ class TestDescribe:
 
     def test_operations_and_host_steps_are_counted(self):
         def embed(ids, mask):
-            return torch.cumsum(ids.half() * mask.half(), 0) + 1
+            return torch.lgamma(ids.half() * mask.half()) + 1
 
         found = self.describe(embed)
-        assert found.host_steps == ["aten.cumsum.default"]
+        assert found.host_steps == ["aten.lgamma.default"]
         assert found.kernels == 2 and found.operations >= 2 and found.graph_breaks == 0
 
     def test_the_second_time_it_is_known(self, calls):

@@ -23,13 +23,17 @@ from torch_spyre._inductor import (
     config,
     customops,
     debug,
+    dynamic,
     fx_passes,
     graph_caches,
     hints,
     input_layouts,
     passes,
     replay,
+    training,  # noqa: F401  decompositions
 )
+from torch_spyre._inductor import encoder_layers as _encoder_layers  # noqa: F401  decompositions
+from torch_spyre._inductor import indexing as _indexing  # noqa: F401  decompositions
 from torch_spyre._inductor import windows as _windows  # noqa: F401  decompositions
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.hints import spyre_hint
@@ -125,11 +129,15 @@ def compile_fx(
 
     register()
     direct.register()
-    _specialise(model)
-    if isinstance(model, torch.fx.GraphModule):
-        fx_passes.replace_idle_expands(model)
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
+    if config.dynamic_shapes and not args and dynamic.stays_open(model):
+        inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
+        kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
+    else:
+        _specialise(model)
+        if isinstance(model, torch.fx.GraphModule):
+            fx_passes.replace_idle_expands(model)
 
     def compile_graph() -> Any:
         recording = input_layouts.recording(example_inputs, hints.fingerprint(model))

@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from torch_spyre import _C
 from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config, debug, graph_caches
 from torch_spyre._inductor.sources import settings, source_hash
+from torch_spyre.compiler_identity import bundle_root, bundle_store
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.sanitizer import is_sanitizing
-from torch_spyre.disk_cache import Store
 from torch_spyre.logs import get_logger
 
 CODE = "spyreCodeDir"
@@ -225,6 +224,8 @@ counters: dict[str, int] = {
     "hoisted_copies": 0,
     "bundles_compiled": 0,
     "bundles_reused": 0,
+    "padded_programs": 0,  # of graphs with open sizes: for more than one size ...
+    "exact_programs": 0,  # ... and for one
     "operations_compiled": 0,
     "sdsc_files_written": 0,  # fewer than operations: layers share the programs of their operations
 }
@@ -253,24 +254,15 @@ def spyre_constant_tensor(
 # ---- Bundles ------------------------------------------------------------------------------------
 
 
-def bundle_root() -> Path:
-    """Where bundles are kept."""
-    return Path(cache_dir()) / "inductor-spyre"
-
-
-@cache
-def _store(root: Path) -> Store:
-    return Store(root)
-
-
-def bundle_store() -> Store:
-    """The bundles that are kept."""
-    return _store(bundle_root())
-
-
 def bundle_directory(name: str, text: str, has_pool: bool) -> Path:
     """Where the bundle of a kernel is, or will be."""
-    return bundle_root() / _entry(name, _key(text, has_pool))
+    return bundle_root() / bundle_entry(name, text, has_pool)[0]
+
+
+def bundle_entry(name: str, text: str, has_pool: bool) -> tuple[str, str]:
+    """The name and the key of a bundle in the store."""
+    key = _key(text, has_pool)
+    return _entry(name, key), key
 
 
 def _entry(name: str, key: str) -> str:
@@ -284,8 +276,7 @@ def _key(text: str, has_pool: bool) -> str:
 
 def compile_text(name: str, text: str, has_pool: bool) -> str:
     """The SpyreCode directory of a kernel; made when no earlier compilation left it."""
-    key = _key(text, has_pool)
-    entry = _entry(name, key)
+    entry, key = bundle_entry(name, text, has_pool)
     directory = bundle_store().find(entry, key)
     if directory is not None:
         counters["bundles_reused"] += 1

@@ -85,12 +85,20 @@ backend_fusion: bool = _flag("SPYRE_BACKEND_FUSION", True)
 # SPYRE_INDUCTOR_MEMORY_PLAN: intermediates share one pool. 0: each its own place in it.
 memory_plan: bool = _flag("SPYRE_INDUCTOR_MEMORY_PLAN", True)
 
-# LX_PLANNING: 1: intermediates stay in the scratchpads where they can. 0: all are in the pool.
-lx_planning: bool = _flag("LX_PLANNING", False)
+# LX_PLANNING: intermediates stay in the scratchpads where they can. 0: all are in the pool.
+lx_planning: bool = _flag("LX_PLANNING", True)
+
+# SPYRE_OWN_TILING: groups of operations whose intermediates do not fit into the scratchpads run in
+# loops over tiles, where that takes less modelled time. 0: only the loops of hints.
+own_tiling: bool = _flag("SPYRE_OWN_TILING", True)
 
 # LX_BOUNDARY_CLONES: what is read more than once is copied into the scratchpads first, and results
 # that are read again are copied out of them. 0: only intermediates stay, for all of their life.
 lx_boundary_clones: bool = _flag("LX_BOUNDARY_CLONES", True)
+
+# SPYRE_RING_MOVES: what stays in scratchpads is sent over the ring to cores that divide it
+# differently. 0: it goes through memory.
+lx_ring_moves: bool = _flag("SPYRE_RING_MOVES", True)
 
 # DXP_LX_FRAC_AVAIL: the part of each scratchpad that is left to the back-end (its name says the
 # opposite).
@@ -111,6 +119,12 @@ lx_in_place: bool = True
 # GLOBAL_STICK_OPTIMIZER: choose layouts for the whole graph at once. 0: operation by operation.
 global_stick_optimizer: bool = _flag("GLOBAL_STICK_OPTIMIZER", True)
 stick_beam_width: int = 64
+
+# SPYRE_DYNAMIC_SHAPES: sizes that change from call to call stay open. 0: a graph for each.
+dynamic_shapes: bool = _flag("SPYRE_DYNAMIC_SHAPES", True)
+
+# Programs that a graph with open sizes keeps; the one that was not used for longest goes first.
+max_dynamic_programs: int = 64
 
 # SPYRE_DUMP_COST: print what each operation of a kernel costs, when it is compiled.
 dump_cost: bool = _flag("SPYRE_DUMP_COST", False)

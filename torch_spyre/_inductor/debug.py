@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import errors, report
-from torch_spyre._inductor.kernel_names import names_of
+from torch_spyre._inductor.kernel_names import names_of, operations_of
 from torch_spyre.logs import get_logger
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def record_kernel(name: str, kernel: Kernel, text: str, bundle: str) -> None:
         report.counted(len(kernel.arguments), "argument"), kernel.pool_bytes,
     )  # fmt: skip
     if _log_codegen.isEnabledFor(10):
-        for op, spec in zip(kernel.operations, kernel.specs, strict=True):
-            row = "  ".join(report.operation_row(op, spec))
+        for op, run in zip(kernel.operations, kernel.runs, strict=True):
+            row = "  ".join(report.operation_row(op, run.spec))
             _log_codegen.debug("    %s; at %s", row, op.origin.source.partition(": ")[0])
     directory = _debug_directory()
     if directory is not None:
@@ -221,7 +221,7 @@ _REMEMBERED = 64
 
 
 def _remember(text: str, kernel: Kernel) -> None:
-    _operations[text.strip()] = list(kernel.operations)
+    _operations[text.strip()] = operations_of(kernel)
     _names[text.strip()] = names_of(kernel)
     while len(_names) > _REMEMBERED:
         _names.popitem(last=False)

@@ -296,6 +296,8 @@ def var(
 def add_product(
     bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Any:
+    if not x.is_floating_point():
+        alpha, beta = int(alpha), int(beta)  # as PyTorch does, before anything is multiplied
     product = torch.mm(x, y) if x.dim() == 2 else torch.bmm(x, y)
     if alpha != 1:
         product = product * alpha
@@ -370,10 +372,10 @@ def _repeat_heads(x: torch.Tensor, groups: int) -> torch.Tensor:
 
 @register_spyre_decomposition(aten.sign.default)
 def sign(x: torch.Tensor) -> Any:
-    if not x.is_floating_point():
+    if x.dtype not in (*_FLOATS, torch.int64, torch.int32):
         return NotImplemented
-    zero = torch.zeros_like(x)
-    return torch.where(x > 0, zero + 1, torch.where(x < 0, zero - 1, zero))
+    zero, one, less = (torch.full((), n, dtype=x.dtype, device=x.device) for n in (0, 1, -1))
+    return torch.where(x > 0, one, torch.where(x < 0, less, zero))
 
 
 @register_spyre_decomposition(aten.pow.Tensor_Scalar)
@@ -400,7 +402,7 @@ def constant_pad(x: torch.Tensor, pad: list[int], value: float = 0) -> Any:
         around = [pad[i] + pad[i + 1] for i in range(len(pad) - 2, -1, -2)]
         grown = [n + more for n, more in zip(x.shape[last:], around, strict=True)]
         return torch.full([*x.shape[:last], *grown], value, dtype=x.dtype, device=x.device)
-    if x.dtype not in _FLOATS:
+    if x.dtype not in (*_FLOATS, torch.int64, torch.int32, torch.bool):
         return NotImplemented
     copied = False
     for i in range(len(pad) // 2):
@@ -434,6 +436,8 @@ def slice_scatter(
     """The pieces of the result, one after another."""
     if step != 1 or x.numel() == 0:
         return NotImplemented
+    if any(isinstance(n, torch.SymInt) for n in (start, end, *x.shape, *source.shape)):
+        return WHOLE  # until sizes are known: dynamic/fixing.py
     dim %= x.dim()
     size = x.shape[dim]
     start, end, _ = slice(start, end).indices(size)

@@ -80,6 +80,10 @@ class UnsupportedType(Unsupported):
     usual_hint = f"convert the tensors to float16 or float32 before; or {OUTSIDE}"
 
 
+class TooLarge(UnsupportedType):
+    """Integers that the card cannot hold: what is made of them stays on the host as well."""
+
+
 class UnsupportedAccess(Unsupported):
     """A node reads or writes a tensor in a way that coordinates cannot express."""
 

@@ -91,6 +91,10 @@ class Origin:
     shape: tuple[int, ...] = ()
     hints: tuple[tuple[str, Any], ...] = ()
     """Slices by name of the dimension, from `spyre_hint`."""
+    tiles: tuple[tuple[str, int], ...] = ()
+    """Loops around it, outermost first: name of the dimension, number of tiles."""
+    named_dims: tuple[str, ...] = ()
+    """Names of the dimensions of what it makes out of nothing."""
 
 
 @dataclass(eq=False)

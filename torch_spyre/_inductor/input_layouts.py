@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,8 @@ class _Current(threading.local):
     def __init__(self) -> None:
         self.by_storage: dict[int, Placement] = {}
         self.names: dict[int, Named] = {}
+        self.carried: set[int] = set()
+        """Storages that hold int64 numbers which the card cannot."""
         self.key: tuple[str, ...] = ()
         self.fakes: list[torch.Tensor] = []
         """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""
@@ -58,8 +61,14 @@ def read_placement(tensor: torch.Tensor) -> Placement | None:
 @contextlib.contextmanager
 def recording(example_inputs: Sequence[Any], hints: tuple[str, ...] = ()) -> Iterator[None]:
     """Know the layouts of these tensors, and the hints, while a graph is compiled."""
-    saved = (_current.by_storage, _current.names, _current.key, _current.fakes)
-    _current.by_storage, _current.names, _current.fakes = {}, {}, []
+    saved = (
+        _current.by_storage,
+        _current.names,
+        _current.key,
+        _current.fakes,
+        _current.carried,
+    )
+    _current.by_storage, _current.names, _current.fakes, _current.carried = {}, {}, [], set()
     key = []
     try:
         mode = torch._guards.detect_fake_mode(example_inputs)
@@ -71,6 +80,10 @@ def recording(example_inputs: Sequence[Any], hints: tuple[str, ...] = ()) -> Ite
             placement = read_placement(tensor)
             names = names_of_tensor(tensor)
             key.append(f"{placement} {tensor.storage_offset()}{names or ''}")
+            if mode is not None and placement is None and tensor.dtype is torch.int64:
+                fake = mode.from_tensor(tensor, static_shapes=None)
+                _current.fakes.append(fake)
+                _current.carried.add(_storage_key(fake))
             if mode is None or placement is None or tensor.storage_offset() != 0:
                 continue
             fake = mode.from_tensor(tensor, static_shapes=None)
@@ -81,7 +94,13 @@ def recording(example_inputs: Sequence[Any], hints: tuple[str, ...] = ()) -> Ite
         _current.key = (*key, *hints)
         yield
     finally:
-        _current.by_storage, _current.names, _current.key, _current.fakes = saved
+        (
+            _current.by_storage,
+            _current.names,
+            _current.key,
+            _current.fakes,
+            _current.carried,
+        ) = saved
 
 
 def current_key() -> tuple[str, ...]:
@@ -93,15 +112,41 @@ def _storage_key(fake: torch.Tensor) -> int:
     return fake.untyped_storage()._cdata
 
 
+_carried: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+"""Results of host steps that may hold such numbers, by the graph."""
+
+
+def note_carried(graph: Any, names: Iterable[str]) -> None:
+    """Remember results of host steps that were made of integers which the card cannot hold."""
+    _carried.setdefault(graph, set()).update(names)
+
+
+def is_carried(name: str) -> bool:
+    """Whether a tensor holds int64 numbers that the card cannot: the host has them."""
+    if name in _carried.get(V.graph, ()):
+        return True
+    constant = V.graph.constants.get(name)
+    if constant is not None:
+        return constant.device.type == DEVICE_NAME and read_placement(constant) is None
+    if not _current.carried:
+        return False
+    value = _value_of(name)
+    return value is not None and _storage_key(value) in _current.carried
+
+
+def _value_of(name: str) -> torch.Tensor | None:
+    """The fake tensor of a graph input."""
+    for node in V.graph.module.graph.find_nodes(op="placeholder"):
+        if name in (node.name, node.target):
+            value = node.meta.get("val")
+            return value if isinstance(value, torch.Tensor) else None
+    return None
+
+
 def place_input(buffer: Buffer) -> None:
     """Give a graph input the layout of the real tensor, if it is known and begins its storage."""
-    for node in V.graph.module.graph.find_nodes(op="placeholder"):
-        if node.name == buffer.name or node.target == buffer.name:
-            value = node.meta.get("val")
-            break
-    else:
-        return
-    if not isinstance(value, torch.Tensor):
+    value = _value_of(buffer.name)
+    if value is None:
         return
     placement = _current.by_storage.get(_storage_key(value))
     if placement is not None and value.storage_offset() == 0:

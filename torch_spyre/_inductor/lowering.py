@@ -209,10 +209,24 @@ def softplus(x: ir.TensorBox, beta: float = 1.0, threshold: float = 20.0) -> ir.
 @register_spyre_lowering([spyre.clamp.default, aten.clamp.default, aten.hardtanh.default])
 def clamp(x: ir.TensorBox, min: Any = None, max: Any = None) -> ir.TensorBox | None:
     if not x.get_dtype().is_floating_point:
-        return None
+        return _clamp_whole(x, min, max)
     low = -math.inf if min is None else float(min)
     high = math.inf if max is None else float(max)
     return pointwise(lambda v: spyre_ops.clamp(v, low, high), x)
+
+
+def _clamp_whole(x: ir.TensorBox, low: Any, high: Any) -> ir.TensorBox | None:
+    """Of integers between integers."""
+    dtype = x.get_dtype()
+    if dtype is torch.bool or any(type(n) not in (int, type(None)) for n in (low, high)):
+        return None
+
+    def body(v: Any) -> Any:
+        if low is not None:
+            v = ops.maximum(v, ops.constant(low, dtype))
+        return v if high is None else ops.minimum(v, ops.constant(high, dtype))
+
+    return pointwise(body, x)
 
 
 @register_spyre_lowering(aten.clamp_min.default)

@@ -20,6 +20,9 @@ import sympy
 
 from torch_spyre._C import DataFormats
 
+NO_SYMBOL = sympy.Symbol("_")
+"""In `tiled_symbols`: nothing of the operation changes with this loop."""
+
 
 class IndirectAccess(sympy.Function):
     """A coordinate that is read from the tensor of that name at the current point."""
@@ -44,10 +47,13 @@ class TensorArg:
     """Exactly one of {"hbm": byte}, {"pool": byte}, {"lx": byte}."""
     stride_map: list[int] | None = None
     per_tile_fixed: bool = False
-    """The address does not move between the iterations of a loop."""
+    """The address does not move between the iterations of loops."""
     name: str | None = None
     """Set for index tensors of a gather."""
     element_arrangement: str = "STANDARD"
+    fixed_loops: int = 0
+    """Of the loops around it so many, from the outermost on, do not move the address: it lives
+    inside of them."""
 
 
 @dataclass
@@ -61,7 +67,8 @@ class OpSpec:
     args: list[TensorArg]
     op_info: dict[str, Any] = field(default_factory=dict)
     tiled_symbols: list[sympy.Symbol] = field(default_factory=list)
-    """Symbols that loops around this operation advance, outermost loop first."""
+    """Symbols that the loops around this operation advance, one for each, outermost loop first;
+    shorter lists are for the innermost ones. NO_SYMBOL: that loop advances nothing here."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 import torch_spyre
 from torch_spyre._inductor.graph import Origin
-from torch_spyre._inductor.hints import hints_of
+from torch_spyre._inductor.hints import hints_of, named_dims_of, tiles_of
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n\s*(?P<code>[^\n]*)')
 # Frames of PyTorch and of this package say nothing about the user's program.
@@ -28,7 +28,10 @@ def origin_of(node: Any) -> Origin:
         return Origin(name, "", "")
     value = fx.meta.get("val")
     shape = _shape(value) if isinstance(value, torch.Tensor) else ()
-    return Origin(name, _target_name(fx), source_line(_stack_trace(fx)), shape, hints_of(fx))
+    return Origin(
+        name, _target_name(fx), source_line(_stack_trace(fx)), shape,
+        hints_of(fx), tiles_of(fx), named_dims_of(fx),
+    )  # fmt: skip
 
 
 def _shape(value: torch.Tensor) -> tuple[int, ...]:

@@ -107,6 +107,20 @@ def identity() -> tuple[Any, ...]:
     )
 
 
+_OWN_STAGES = {stage: tuple(passes) for stage, passes in STAGES.items()}
+
+
+def extensions() -> tuple[Any, ...]:
+    """Whatever users changed about the compiler; empty in a process that only uses it."""
+    changed = tuple(
+        (stage, *map(_name, passes))
+        for stage, passes in STAGES.items()
+        if tuple(passes) != _OWN_STAGES[stage]
+    )
+    added = sorted((kind, name, fingerprint(f)) for kind, name, f in _additions())
+    return (*changed, *added)
+
+
 def _name(function: Pass) -> str:
     own = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     return f"{own} {fingerprint(function)}" if is_foreign(function) else own

@@ -31,7 +31,8 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
 from torch_spyre._inductor import fakes, graph_caches, lowering, native, reinplacing, replay
-from torch_spyre._inductor.errors import NoOpFunc, Unsupported
+from torch_spyre._inductor.errors import NoOpFunc, TooLarge, Unsupported
+from torch_spyre._inductor.input_layouts import note_carried
 from torch_spyre._inductor.origins import is_view
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
@@ -92,15 +93,19 @@ def _realise_every_operation() -> None:
             _realise(result)
             mark.check()
         except Unsupported as problem:
-            reason = problem.what
+            refusal = problem
         except torch._inductor.exc.LoweringException:
             if not lowering.refused:
                 raise
-            reason = lowering.refused[-1].what
+            refusal = lowering.refused[-1]
         else:
             return result
         mark.undo()
-        return _fall_back(self, target, args, kwargs, reason)
+        first = len(self.buffers)
+        result = _fall_back(self, target, args, kwargs, refusal.what)
+        if isinstance(refusal, TooLarge):
+            note_carried(self, (buffer.get_name() for buffer in self.buffers[first:]))
+        return result
 
     GraphLowering.call_function = call_function
 

@@ -4,13 +4,13 @@ In: the scheduler's nodes in their final order. Out: one `Kernel` for each stret
 two steps that the host does (fallbacks, other devices), and the layout of every buffer that lives
 outside of kernels. Made once per graph, when the first line of its host code is written.
 
-    trace -> split -> stickify -> work division -> scratchpads -> pool
+    trace -> split -> stickify -> loops -> work division and scratchpads -> pool
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,23 +26,24 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import config, hints, input_layouts, native
+from torch_spyre._inductor import config, hints, input_layouts, native, own_tiling, tile_hints
 from torch_spyre._inductor.codegen import text
+from torch_spyre._inductor.codegen.loops import Run, runs_of
 from torch_spyre._inductor.copies import Restickify
 from torch_spyre._inductor.errors import Unsupported, located, place_of_kernel
 from torch_spyre._inductor.graph import Access, Buffer, Operation
-from torch_spyre._inductor.joint_division import divide_kernel
+from torch_spyre._inductor.joint_plan import plan_kernel
 from torch_spyre._inductor.layouts import default_layout
-from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre._inductor.op_spec import LoopSpec, OpSpec
 from torch_spyre._inductor.origins import origin_of
-from torch_spyre._inductor.propagate_named_dims import propagate
-from torch_spyre._inductor.scratchpad import residency
+from torch_spyre._inductor.pool import Pool, lives_of, place
+from torch_spyre._inductor.propagate_named_dims import Named, named_dims, propagate
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
-from torch_spyre._inductor.splitting import Splitter
+from torch_spyre._inductor.splitting import Splitter, constant_of
 from torch_spyre._inductor.stickify import stickify
+from torch_spyre._inductor.tiling import Frames, Homes, Item, Loop, Node, items_of, with_runs
 from torch_spyre._inductor.tracing import static_size, trace
-from torch_spyre._inductor.work_division import divide
-from torch_spyre.constants import BYTES_IN_STICK, DEVICE_NAME
+from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.hardware import CARD
 from torch_spyre.logs import get_logger
 
@@ -57,11 +58,26 @@ class Kernel:
     operations: list[Operation] = field(default_factory=list)
     arguments: list[Buffer] = field(default_factory=list)
     constants: list[Buffer] = field(default_factory=list)
-    specs: list[OpSpec] = field(default_factory=list)
+    specs: list[OpSpec | LoopSpec] = field(default_factory=list)
+    """The operations with all decisions made. Those in loops are in LoopSpecs."""
     pool_bytes: int = 0
+    pool: dict[Buffer, int] = field(default_factory=dict)
+    """Addresses in the pool."""
     lx: dict[Buffer, int] = field(default_factory=dict)
     """Addresses in the scratchpads of what stays there."""
     restickifies: list[Restickify] = field(default_factory=list)
+    stream: int = 0
+    """Inductor's number of the stream on which the program wants it; 0: the current one."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """The OpSpec of each operation, with the loops around it."""
+        return runs_of(self.specs)
+
+    @property
+    def place(self) -> tuple[torch.device | None, int]:
+        """The card and the stream on which it runs."""
+        return (self.nodes[0].get_device() if self.nodes else None, self.stream)
 
     def text(self) -> str:
         """The OpSpecs as Python."""
@@ -123,8 +139,10 @@ class _Planner:
                 if node.is_extern():
                     self._note_fallback(node)
                 continue
-            if current is None or not config.enable_fusion:
-                current = Kernel()
+            stream = self.scheduler.node_to_stream.get(node, 0)
+            place = (node.get_device(), stream)
+            if current is None or not config.enable_fusion or place != current.place:
+                current = Kernel(stream=stream)
                 self.plan.kernels.append(current)
             current.nodes.append(node)
             self.plan.kernel_of[node.get_name()] = current
@@ -236,32 +254,59 @@ class _Planner:
     # ---- 3. addresses ----
 
     def finish(self, kernel: Kernel) -> None:
-        """Divide the work, place intermediates, and number the arguments."""
-        pool = _Pool()
+        """Put operations into loops, divide the work, place intermediates, number the arguments."""
+        nodes = self._nodes(kernel)
         arguments: dict[Buffer, int] = {}
-        inside = [b for op in kernel.operations for b in buffers_of(op)]
-        for buffer in inside:
-            if self._is_argument(buffer):
-                arguments.setdefault(buffer, 0)
+        for item in items_of(nodes):
+            for buffer in buffers_of(item.op):
+                if self._is_argument(buffer):
+                    arguments.setdefault(buffer, 0)
         tensors = [b for b in arguments if not b.is_constant]
         constants = [b for b in arguments if b.is_constant]
         for i, buffer in enumerate((*tensors, *constants)):
             arguments[buffer] = i
-        kernel.specs = [self._spec(op, arguments) for op in kernel.operations]
-        divided = self._divide(kernel, arguments)
-        if config.lx_planning:
-            resident = residency.plan(kernel.operations, divided, arguments)
-            kernel.operations, divided, kernel.lx = resident
-        outside_of_pool = {**arguments, **kernel.lx}
-        addresses = pool.place(kernel.operations, outside_of_pool)
+        homes = Homes(nodes, arguments)
+
+        def planned(run: list[Item]) -> list[Item]:
+            """A run with its division over cores, what stays in scratchpads, and its loops."""
+            operations = [item.op for item in run]
+            specs = [_in_memory(item, arguments) for item in run]
+            sources = [item.source or item.op for item in run]
+            specs, hinted = self._hinted(operations, specs, sources)
+            part = plan_kernel(operations, specs, homes.shared(run), hinted)
+            kernel.lx.update(part.lx)
+            frames = Frames(run, homes)
+            return [
+                frames.place(op, spec, part.lx) for op, spec in zip(part.operations, part.specs)
+            ]
+
+        nodes = with_runs(nodes, planned)
+        pool = place(lives_of(nodes, homes, {*arguments, *kernel.lx}))
+        kernel.operations = [item.op for item in items_of(nodes)]
         kernel.arguments, kernel.constants = tensors, constants
-        kernel.pool_bytes = pool.bytes
+        kernel.pool_bytes, kernel.pool = pool.bytes, pool.addresses
         _check_segments(kernel, list(arguments))
-        has_pool = pool.bytes > 0
-        kernel.specs = [
-            _placed(op, spec, arguments, kernel.lx, addresses, has_pool)
-            for op, spec in zip(kernel.operations, divided, strict=True)
-        ]
+        kernel.specs = _specs(nodes, arguments, kernel.lx, pool)
+
+    def _nodes(self, kernel: Kernel) -> list[Node]:
+        """The operations of a kernel, in loops: those that the program asks for, or those that the
+        compiler finds worthwhile."""
+        specs = [self._spec(op) for op in kernel.operations]
+        if not config.ignore_hints and any(op.origin.tiles for op in kernel.operations):
+            names = [self.dim_names(op) for op in kernel.operations]
+            return tile_hints.resolve(
+                kernel.operations, specs, names, self._constant, self._is_argument
+            )
+        items = [Item(op, spec) for op, spec in zip(kernel.operations, specs)]
+        if config.own_tiling and config.lx_planning and config.work_division == "joint":
+            return own_tiling.loops(items, self._is_argument)
+        return [*items]
+
+    def _constant(self, dtype: torch.dtype, value: float) -> Buffer:
+        buffer = constant_of(self.constants, dtype, value)
+        if buffer.layout is None:
+            buffer.layout = default_layout(buffer)
+        return buffer
 
     def _is_argument(self, buffer: Buffer) -> bool:
         if buffer.is_constant or buffer.hoisted is not None:
@@ -269,47 +314,31 @@ class _Planner:
         return buffer.name in self.plan.buffers and buffer.name not in self.plan.internal
 
     @located
-    def _spec(self, op: Operation, arguments: dict[Buffer, int]) -> OpSpec:
-        """The operation as if all of it were in memory, addresses still missing."""
-        spec = op.spec if op.spec is not None else make_spec(op)
-        args = [
-            replace(arg, allocation={"hbm" if buffer in arguments else "pool": 0})
-            for arg, buffer in zip(spec.args, buffers_of(op), strict=True)
+    def _spec(self, op: Operation) -> OpSpec:
+        return op.spec if op.spec is not None else make_spec(op)
+
+    def _hinted(
+        self,
+        operations: Sequence[Operation],
+        specs: Sequence[OpSpec],
+        sources: Sequence[Operation],
+    ) -> tuple[list[OpSpec], list[bool]]:
+        """Operations with the slices that the program asks for; and whether it does. `sources` are
+        those before they were cut into tiles."""
+        if config.ignore_hints or not any(op.origin.hints for op in operations):
+            return list(specs), [False] * len(specs)
+        symbols = [
+            {symbol_of(op, v): name for v, name in self.dim_names(source).items()}
+            for op, source in zip(operations, sources, strict=True)
         ]
-        return replace(spec, args=args)
+        return hints.resolve(operations, specs, symbols, config.cores, CARD.span_bytes)
 
-    def _divide(self, kernel: Kernel, arguments: dict[Buffer, int]) -> list[OpSpec]:
-        """The operations of a kernel with their division over cores."""
-        specs, hinted = kernel.specs, [False] * len(kernel.specs)
-        if not config.ignore_hints and any(op.origin.hints for op in kernel.operations):
-            names = [
-                {symbol_of(op, v): name for v, name in own.items()}
-                for op, own in zip(kernel.operations, self.dim_names(kernel), strict=True)
-            ]
-            specs, hinted = hints.resolve(
-                kernel.operations, specs, names, config.cores, CARD.span_bytes
-            )
-        if config.work_division == "documented":
-            return [
-                s if h else divide(s, config.cores, CARD.span_bytes, matmul_model=True)
-                for s, h in zip(specs, hinted)
-            ]
-        return divide_kernel(
-            specs,
-            [buffers_of(op) for op in kernel.operations],
-            cores=config.cores,
-            max_span=CARD.span_bytes,
-            fixed=arguments,
-            k_fast=config.k_fast_emission,
-            hinted=hinted,
-        )
-
-    def dim_names(self, kernel: Kernel) -> list[dict[sympy.Symbol, str]]:
-        """Names of the symbols of each operation of a kernel."""
+    def dim_names(self, op: Operation) -> Mapping[sympy.Symbol, str]:
+        """Names of the symbols of an operation; what the compiler added has none."""
         if self._dim_names is None:
             operations = [op for k in self.plan.kernels for op in k.operations]
             self._dim_names = dict(zip(operations, propagate(operations), strict=True))
-        return [self._dim_names[op] for op in kernel.operations]
+        return self._dim_names.get(op, {})
 
 
 def _whole(name: str) -> str:
@@ -318,26 +347,42 @@ def _whole(name: str) -> str:
     return _whole(layout.view.get_name()) if isinstance(layout, ir.NonOwningLayout) else name
 
 
-def _placed(
-    op: Operation,
-    spec: OpSpec,
-    arguments: dict[Buffer, int],
-    lx: dict[Buffer, int],
-    addresses: dict[Buffer, int],
-    has_pool: bool,
-) -> OpSpec:
+def _in_memory(item: Item, arguments: Collection[Buffer]) -> OpSpec:
+    """The operation as if all of it were in memory, addresses still missing."""
+    args = [
+        replace(arg, allocation={"hbm" if buffer in arguments else "pool": 0})
+        for arg, buffer in zip(item.spec.args, buffers_of(item.op), strict=True)
+    ]
+    return replace(item.spec, args=args)
+
+
+def _specs(
+    nodes: Sequence[Node], arguments: dict[Buffer, int], lx: dict[Buffer, int], pool: Pool
+) -> list[OpSpec | LoopSpec]:
+    """All operations with the places of their tensors, in their loops."""
+    return [
+        LoopSpec(node.count, [*_specs(node.body, arguments, lx, pool)])
+        if isinstance(node, Loop)
+        else _placed(node, arguments, lx, pool)
+        for node in nodes
+    ]
+
+
+def _placed(item: Item, arguments: dict[Buffer, int], lx: dict[Buffer, int], pool: Pool) -> OpSpec:
     """The operation with the places of its tensors."""
     args = []
-    for arg, buffer in zip(spec.args, buffers_of(op), strict=True):
+    for arg, buffer, begin in zip(item.spec.args, buffers_of(item.op), item.begins, strict=True):
         if buffer in lx:
             args.append(replace(arg, arg_index=-1, allocation={"lx": lx[buffer]}))
         elif buffer in arguments:
             number = arguments[buffer]
-            segment = number + 1 if has_pool else number
-            args.append(replace(arg, arg_index=number, allocation={"hbm": segment << 34}))
+            segment = number + 1 if pool.bytes else number
+            at = (segment << 34) + begin
+            args.append(replace(arg, arg_index=number, allocation={"hbm": at}))
         else:
-            args.append(replace(arg, arg_index=-1, allocation={"pool": addresses[buffer]}))
-    return replace(spec, args=args)
+            at = pool.addresses[buffer] + begin
+            args.append(replace(arg, arg_index=-1, allocation={"pool": at}))
+    return replace(item.spec, args=args)
 
 
 _SEGMENTS = 7  # of 16 GiB, below the one of programs
@@ -381,12 +426,22 @@ def _targets(node: BaseSchedulerNode) -> set[str]:
     return {_target(n) for n in nodes if isinstance(n, ir.ComputedBuffer)}
 
 
+def _names_of_constant(name: str, tensor: torch.Tensor) -> Named:
+    """What the program calls the dimensions of a tensor that was computed while compiling."""
+    for node in V.graph.graph.find_nodes(op="get_attr", target=name):
+        names = hints.named_dims_of(node)
+        if names:
+            return named_dims(tensor.shape, tensor.stride(), names)
+    return ()
+
+
 def _make_buffer(name: str) -> Buffer:
     """A buffer for something of Inductor's graph."""
     if name in V.graph.constants:
         tensor = V.graph.constants[name]
         buffer = Buffer(name, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
         input_layouts.place_real(buffer, tensor)
+        buffer.dim_names = _names_of_constant(name, tensor)
         return buffer
     node = V.graph.get_buffer(name)
     layout = node.get_layout() if not isinstance(node, ir.TensorBox) else node.data.get_layout()
@@ -396,45 +451,3 @@ def _make_buffer(name: str) -> Buffer:
     if name in V.graph.graph_inputs:
         input_layouts.place_input(buffer)
     return buffer
-
-
-# Operations between the last use of a place and its next one. A place that is taken at once would
-# keep the back-end from chaining the operations around it.
-_REUSE_AFTER = 8
-
-
-class _Pool:
-    """Addresses of intermediates: first fit over their lifetimes."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def place(self, operations: list[Operation], arguments: dict[Buffer, int]) -> dict[Buffer, int]:
-        first: dict[Buffer, int] = {}
-        last: dict[Buffer, int] = {}
-        for i, op in enumerate(operations):
-            for buffer in buffers_of(op):
-                if buffer not in arguments:
-                    first.setdefault(buffer, i)
-                    last[buffer] = i
-        addresses: dict[Buffer, int] = {}
-        live: list[tuple[int, int, Buffer]] = []
-        for buffer, start in first.items():
-            if config.memory_plan:
-                live = [entry for entry in live if last[entry[2]] + _REUSE_AFTER >= start]
-            size = device_bytes(buffer)
-            at = 0
-            for begin, end, _ in sorted(live, key=lambda e: e[0]):
-                if begin - at >= size:
-                    break
-                at = max(at, end)
-            addresses[buffer] = at
-            live.append((at, at + size, buffer))
-            self.bytes = max(self.bytes, at + size)
-        return addresses
-
-
-def device_bytes(buffer: Buffer) -> int:
-    """Bytes of a buffer on the card."""
-    assert buffer.layout is not None
-    return BYTES_IN_STICK * math.prod(buffer.layout.device_size[:-1])

@@ -10,6 +10,7 @@ Example: `Pricer(op).price({c0: 32, c1: 1}).us`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 
 import sympy
@@ -17,6 +18,7 @@ import sympy
 from torch_spyre import opfuncs
 from torch_spyre._inductor.codegen.access import Access, kind_of, read_accesses
 from torch_spyre._inductor.codegen.relayout import relayout_info
+from torch_spyre._inductor.codegen.ring_moves import RING_MOVE, work_of_ring
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre.device_time import (
     Dim,
@@ -39,6 +41,39 @@ def slices_of(op: OpSpec) -> dict[sympy.Symbol, int]:
     return {symbol: slices for symbol, (_, slices) in op.iteration_space.items()}
 
 
+class Content:
+    """An operation, equal to others that differ in addresses alone."""
+
+    def __init__(self, op: OpSpec, *, divided: bool = True) -> None:
+        """With `divided` false, other slices do not make it another one."""
+        self.op = op
+        args = tuple([
+            (a.is_input, a.device_dtype, tuple(a.device_size), tuple(a.device_coordinates),
+             tuple(a.stride_map or ()), a.name, a.element_arrangement)
+            for a in op.args
+        ])  # fmt: skip
+        info = repr(op.op_info) if op.op_info else ""
+        space = tuple([(s, n if divided else n[0]) for s, n in op.iteration_space.items()])
+        self._key = (op.op, space, args, info)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Content) and self._key == other._key
+
+
+def modelled_us(op: OpSpec, in_lx: tuple[bool, ...]) -> float:
+    """What an operation costs as it is divided, with some of its tensors in scratchpads."""
+    return _pricer(Content(op, divided=False)).us(slices_of(op), in_lx)
+
+
+@lru_cache(maxsize=4096)
+def _pricer(content: Content) -> Pricer:
+    return Pricer(content.op)
+
+
 class Pricer:
     """Prices one operation for any division of it."""
 
@@ -47,8 +82,9 @@ class Pricer:
         assert row is not None, op.op
         self.op = op
         self._row = row
+        self._known: dict[tuple[tuple[int, ...], tuple[bool, ...]], float] = {}
         self._kind = kind_of(op)
-        if op.op == "relayout":
+        if op.op in ("relayout", RING_MOVE):
             return
         accesses = read_accesses(op) if accesses is None else accesses
         self._padded = _padded(op, self._kind, accesses)
@@ -62,11 +98,21 @@ class Pricer:
         """What it costs with so many slices of each dimension."""
         return price(self.work(slices, in_lx))
 
+    def us(self, slices: Slices, in_lx: tuple[bool, ...]) -> float:
+        """The same in microseconds, worked out once."""
+        key = (tuple(slices.values()), in_lx)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.price(slices, in_lx).us
+        return found
+
     def work(self, slices: Slices, in_lx: Sequence[bool] = ()) -> Work:
         """`in_lx` says for each tensor whether it is in a scratchpad; as the OpSpec has it when it
         is not given."""
         op = self.op
         cores = prod(slices.values())
+        if op.op == RING_MOVE:
+            return work_of_ring(op)
         if op.op == "relayout":
             return self._relayout(slices, cores, in_lx)
         dims: dict[Hashable, Dim] = {

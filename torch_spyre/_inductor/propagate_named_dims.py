@@ -40,13 +40,18 @@ def name_tensor_dims(tensor: torch.Tensor, names: Sequence[str]) -> None:
     """Name the dimensions of a tensor, outermost first. Call it before the graph is compiled."""
     if torch.compiler.is_compiling():
         raise RuntimeError("name_tensor_dims() names inputs: call it outside of compiled code")
+    check_declared(names)
+    _names[tensor] = tuple(_grouped(tuple(tensor.shape), list(names)))
+
+
+def check_declared(names: Sequence[str]) -> None:
+    """Refuse names that no dimension has."""
     unknown = [name for name in names if name not in _sizes]
     if unknown:
         raise KeyError(
             f"no dimension is named {', '.join(map(repr, unknown))}: declare_tensor_dim(name, size)"
             f" comes first; declared: {', '.join(map(repr, _sizes)) or 'none'}"
         )
-    _names[tensor] = tuple(_grouped(tuple(tensor.shape), list(names)))
 
 
 def _grouped(shape: tuple[int, ...], names: list[str]) -> list[str]:
@@ -82,6 +87,14 @@ def names_of_tensor(tensor: torch.Tensor) -> Named:
     return tuple((int(s), int(n), name) for s, n, name in dims if n > 1)
 
 
+def named_dims(size: Sequence[int], stride: Sequence[int], names: Sequence[str]) -> Named:
+    """Names of a tensor that the program makes out of nothing."""
+    grouped = _grouped(tuple(size), list(names))
+    return tuple(
+        (int(s), int(n), name) for s, n, name in zip(stride, size, grouped, strict=True) if n > 1
+    )
+
+
 # ---- Through a graph -----------------------------------------------------------------------------
 
 
@@ -97,6 +110,12 @@ def propagate(operations: Sequence[Operation]) -> list[dict[sympy.Symbol, str]]:
                 if name is not None:
                     names.setdefault(symbol, name)
         own = known.setdefault(op.output.buffer, {})
+        if op.origin.named_dims and all(a.buffer.is_constant for a in op.inputs):
+            named = named_dims(op.output.buffer.size, op.output.buffer.stride, op.origin.named_dims)
+            for symbol, dim in _walked(op.output, op):
+                for stride, size, name in named:
+                    if (stride, size) == dim:
+                        names[symbol] = name
         for symbol, dim in _walked(op.output, op):
             if symbol in names:
                 own.setdefault(dim, names[symbol])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch_spyre._inductor.errors import describe_layout
-from torch_spyre._inductor.graph import Buffer, Operation
+from torch_spyre._inductor.graph import Operation
 from torch_spyre._inductor.specs import buffers_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def formats_text(formats: Sequence[str]) -> str:
 
 def cores_of(spec: OpSpec) -> int:
     """How many cores an operation is divided over."""
+    if "ring" in spec.op_info:
+        return spec.op_info["ring"]["cores"]
     return math.prod(slices for _, slices in spec.iteration_space.values())
 
 
@@ -99,7 +101,8 @@ def operation_row(op: Operation, spec: OpSpec) -> tuple[str, ...]:
 def operations(kernel: Kernel) -> list[str]:
     """Each operation: what, from where, and how it walks over its tensors."""
     lines: list[str] = []
-    for i, (op, spec) in enumerate(zip(kernel.operations, kernel.specs, strict=True)):
+    for i, (op, run) in enumerate(zip(kernel.operations, kernel.runs, strict=True)):
+        spec = run.spec
         lines.append(f"{i}: {'  '.join(operation_row(op, spec))}")
         if op.origin.source:
             lines.append(f"     at {op.origin.source}")
@@ -116,9 +119,8 @@ def layouts(kernel: Kernel) -> list[str]:
     """Each buffer of a kernel: shape, layout, where it lives."""
     rows = [("buffer", "type", "shape", "strides", "device_size / stride_map", "where")]
     where = {b: f"argument {i}" for i, b in enumerate((*kernel.arguments, *kernel.constants))}
-    addresses = _pool_addresses(kernel)
     for buffer in dict.fromkeys(b for op in kernel.operations for b in buffers_of(op)):
-        place = where.get(buffer) or f"pool +{addresses.get(buffer, 0)}"
+        place = where.get(buffer) or f"pool +{kernel.pool.get(buffer, 0)}"
         if buffer in kernel.lx:
             place = f"LX +{kernel.lx[buffer]}"
         if buffer.is_constant:
@@ -127,15 +129,6 @@ def layouts(kernel: Kernel) -> list[str]:
         rows.append((buffer.name, str(buffer.dtype).removeprefix("torch."), str(list(buffer.size)),
                      str(list(buffer.stride)), layout, place))  # fmt: skip
     return table(rows)
-
-
-def _pool_addresses(kernel: Kernel) -> dict[Buffer, int]:
-    found: dict[Buffer, int] = {}
-    for op, spec in zip(kernel.operations, kernel.specs, strict=True):
-        for buffer, arg in zip(buffers_of(op), spec.args, strict=True):
-            if "pool" in arg.allocation:
-                found[buffer] = arg.allocation["pool"]
-    return found
 
 
 def restickifies(kernel: Kernel) -> list[str]:
@@ -171,7 +164,8 @@ def summary(plan: GraphPlan, names: dict[int, str]) -> list[str]:
             kernel = plan.kernels[i]
             lines.append(f"kernel {names.get(id(kernel), i)}")
             rows = [
-                operation_row(o, s) for o, s in zip(kernel.operations, kernel.specs, strict=True)
+                operation_row(o, r.spec)
+                for o, r in zip(kernel.operations, kernel.runs, strict=True)
             ]
             lines += table(rows, "     ")
     return lines

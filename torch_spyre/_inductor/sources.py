@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import types
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from torch_spyre import opfuncs
-from torch_spyre._inductor import config
-from torch_spyre.identity import package_hash
+from torch_spyre.compiler_identity import settings, source_hash
+
+__all__ = ["fingerprint", "is_foreign", "settings", "source_hash"]
 
 PACKAGE = "torch_spyre"
-
-
-def source_hash() -> str:
-    """A hash of everything that has a say in what a program becomes."""
-    added = _added_opfuncs()
-    return package_hash() if not added else _hash(package_hash(), *added)
-
-
-def settings() -> tuple[tuple[str, str], ...]:
-    """The settings of the compiler as they are now."""
-    values: dict[str, Any] = cast(Any, config).get_config_copy()  # config becomes a ConfigModule
-    return tuple(sorted((name, repr(value)) for name, value in values.items()))
-
-
-def _added_opfuncs() -> list[str]:
-    """Rows of the OpFunc table that are not those of the package."""
-    return sorted({_row_text(row) for row in opfuncs.OPFUNCS.values()} - _own_opfuncs())
-
-
-@cache
-def _own_opfuncs() -> frozenset[str]:
-    return frozenset(_row_text(row) for row in opfuncs._rows())
-
-
-def _row_text(row: opfuncs.OpFunc) -> str:
-    return repr(dataclasses.replace(row, reference=None))
 
 
 # ---- Functions that users added -----------------------------------------------------------------

@@ -7,6 +7,7 @@ in host order, then reduced ones) with one coordinate for each device axis.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -23,8 +24,9 @@ def buffers_of(op: Operation) -> list[Buffer]:
     return [a.buffer for a in (*op.inputs, *op.gather.values(), op.output)]
 
 
-def make_spec(op: Operation) -> OpSpec:
-    """The OpSpec of an operation. Raises Misaligned where coordinates cannot express it."""
+def make_spec(op: Operation, tiled: Sequence[sympy.Symbol] = ()) -> OpSpec:
+    """The OpSpec of an operation. Raises Misaligned where coordinates cannot express it. Of each
+    `tiled` variable the outermost part is in `tiled_symbols`."""
     names = {v: _symbol(i) for i, v in enumerate((*op.kept, *op.reduced))}
     space = {names[v]: (op.ranges[v], 1) for v in (*op.kept, *op.reduced)}
     ranges = {v: n for v, (n, _) in space.items()}
@@ -35,13 +37,18 @@ def make_spec(op: Operation) -> OpSpec:
         args.append(_arg(True, access, names, ranges, op, name=_index_name(symbol)))
     args.append(_arg(False, op.output, names, ranges, op))
     info = op_info(op, names)
-    spec = OpSpec(op.opfunc, bool(op.reduced), space, args, info)
+    spec = OpSpec(op.opfunc, bool(op.reduced), space, args, info, [names[v] for v in tiled])
     return spec if op.opfunc == "relayout" else align(spec)
 
 
 def symbol_of(op: Operation, variable: sympy.Symbol) -> sympy.Symbol:
     """The symbol of an OpSpec that stands for one of its operation."""
     return _symbol((*op.kept, *op.reduced).index(variable))
+
+
+def outer_symbol_of(op: Operation, variable: sympy.Symbol) -> sympy.Symbol:
+    """The same, of a variable that the aligned form may have in several parts: the outermost."""
+    return make_spec(op, [variable]).tiled_symbols[0]
 
 
 def _symbol(index: int) -> sympy.Symbol:

@@ -184,12 +184,7 @@ class Splitter:
         return {symbol: self._emit(self.indirect[symbol]) for symbol in symbols}
 
     def _constant(self, value: Constant) -> Buffer:
-        number = value.value
-        key = (str(value.dtype), repr(number))
-        if key not in self.constants:
-            name = f"constant{len(self.constants)}"
-            self.constants[key] = Buffer(name, (), (), value.dtype, is_constant=True, value=number)
-        return self.constants[key]
+        return constant_of(self.constants, value.dtype, value.value)
 
     def _symbols(
         self, inputs: list[Access], gather: dict[sympy.Symbol, Access]
@@ -226,6 +221,17 @@ class Splitter:
             Operation(opfunc_name, kind, dict(ranges), reduced, inputs, output, dict(info),
                       self.origin, gather or {})
         )  # fmt: skip
+
+
+def constant_of(
+    constants: dict[tuple[str, Any], Buffer], dtype: torch.dtype, number: Any
+) -> Buffer:
+    """The buffer of a number, one for each value and type."""
+    key = (str(dtype), repr(number))
+    if key not in constants:
+        name = f"constant{len(constants)}"
+        constants[key] = Buffer(name, (), (), dtype, is_constant=True, value=number)
+    return constants[key]
 
 
 def _typed_for(value: Value, dtype: torch.dtype) -> Value:

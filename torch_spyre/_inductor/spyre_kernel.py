@@ -158,7 +158,7 @@ for _name in [
     _simple(_name)
 for _alias, _name in {
     "truediv": "realdiv", "eq": "equal", "ne": "notequal", "lt": "lesserthan", "le": "lesserequal",
-    "gt": "greaterthan", "ge": "greaterequal", "relu": "relufwd", "gelu": "gelufwd",
+    "gt": "greaterthan", "ge": "greaterequal", "gelu": "gelufwd",
     "gelu_tanh": "gelutanh",
 }.items():  # fmt: skip
     _simple(_alias, _name)
@@ -222,7 +222,42 @@ def _bool_only(name: str, function: Callable[..., Value]) -> None:
 _bool_only("bitwise_and", logical_and)
 _bool_only("bitwise_or", logical_or)
 _bool_only("bitwise_xor", logical_xor)
-_bool_only("bitwise_not", logical_not)
+
+
+@_method
+def bitwise_not(x: Value) -> Value:
+    return logical_not(x) if x.dtype is torch.bool else opfunc("sub", constant(-1, x), x)
+
+
+@_method
+def relu(x: Value) -> Value:
+    if x.dtype in INTEGERS:
+        return opfunc("maximum", x, constant(0, x))
+    return opfunc("relufwd", x)
+
+
+@_method
+def isinf(x: Value) -> Value:
+    return opfunc("equal", opfunc("abs", x), constant(math.inf, x), dtype=torch.bool)
+
+
+def _in_float32(name: str, function: Callable[[Value], Value]) -> None:
+    """A function of 16-bit numbers, made of others in float32: it is rounded once.
+
+    Of float32 numbers the host's is nearer.
+    """
+
+    def use(x: Value) -> Value:
+        if x.dtype not in _SIXTEEN_BITS:
+            raise NoOpFunc(f"the card has no {name} for {x.dtype}")
+        return cast(function(cast(x, torch.float32)), x.dtype)
+
+    use.__name__ = name
+    setattr(SpyreOpFuncs, name, staticmethod(use))
+
+
+_in_float32("log2", lambda x: opfunc("mul", opfunc("log", x), constant(1 / math.log(2), x)))
+_in_float32("log10", lambda x: opfunc("mul", opfunc("log", x), constant(1 / math.log(10), x)))
 
 
 @_method

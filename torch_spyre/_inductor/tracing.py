@@ -17,7 +17,9 @@ from torch._inductor import ir
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
+from torch_spyre._inductor.errors import NoOpFunc, TooLarge, UnsupportedType
+from torch_spyre._inductor.index_terms import simplified
+from torch_spyre._inductor.input_layouts import is_carried
 from torch_spyre._inductor.spyre_kernel import (
     INTEGER_OPFUNCS,
     INTEGERS,
@@ -38,8 +40,11 @@ from torch_spyre.opfuncs import OPFUNCS
 class _Tracer(DefaultHandler):
     """Runs a body and builds its expression."""
 
-    def __init__(self, dtype_of: Callable[[str], torch.dtype]) -> None:
+    def __init__(
+        self, dtype_of: Callable[[str], torch.dtype], ranges: dict[sympy.Symbol, int] | None = None
+    ) -> None:
         self.dtype_of = dtype_of
+        self.ranges = ranges or {}
         self.indirect: dict[sympy.Symbol, Value] = {}
         self.rows: dict[sympy.Symbol, int] = {}
 
@@ -47,9 +52,13 @@ class _Tracer(DefaultHandler):
         dtype = self.dtype_of(name)
         if dtype not in NATIVE_TYPES:
             raise UnsupportedType(f"{dtype} tensors do not have a form on the card")
-        return Load(dtype, name, sympy.expand(index))
+        if dtype is torch.int64 and is_carried(name):
+            raise TooLarge("a tensor has, or may have, integers that do not fit 32 bits")
+        return Load(dtype, name, simplified(sympy.expand(index), self.ranges))
 
     def constant(self, value: Any, dtype: torch.dtype) -> Value:
+        if dtype is torch.int64 and not -(1 << 31) <= value < 1 << 31:
+            raise TooLarge(f"the number {value} does not fit 32 bits")
         return Constant(dtype, value)
 
     def to_dtype(
@@ -152,10 +161,11 @@ def trace(node: ir.ComputedBuffer) -> Body:
     variables = [_variable("p", i) for i in range(len(ranges))]
     # A dimension of size 1 has no symbol.
     points = [v if n != 1 else sympy.S.Zero for v, n in zip(variables, ranges, strict=True)]
-    tracer = _Tracer(buffer_dtype)
+    tracer = _Tracer(buffer_dtype, dict(zip(variables, ranges, strict=True)))
     if isinstance(data, ir.Reduction):
         reduced_ranges = [static_size(s) for s in data.reduction_ranges]
         reduced = [_variable("r", i) for i in range(len(reduced_ranges))]
+        tracer.ranges.update(zip(reduced, reduced_ranges, strict=True))
         rpoints = [v if n != 1 else sympy.S.Zero for v, n in zip(reduced, reduced_ranges)]
         with V.set_ops_handler(tracer):
             value = _unwrap(data.inner_fn(points, rpoints))

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.stream_utils import DEFAULT_STREAM, get_stream_name
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import debug
+from torch_spyre._inductor import debug, eager
 from torch_spyre._inductor.graph import Buffer
 from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.passes import run_pre_scheduling
@@ -110,6 +111,8 @@ class _SpyreLines:
         arguments = [self.argument(b) for b in kernel.arguments]
         if kernel.pool_bytes:
             pool = f"_pool{index}" if index else "_pool"
+            if kernel.stream:
+                pool += f"_stream{kernel.stream}"  # kernels of two streams may run at once
             written = self.__dict__.setdefault("_spyre_pools", set())
             if pool not in written:
                 written.add(pool)
@@ -151,7 +154,23 @@ class SpyreWrapperCodegen(_SpyreLines, PythonWrapperCodegen):
     def generate(self, is_inference: bool) -> Any:
         plan = plan_of(V.graph.scheduler)  # also of a graph in which the host does everything
         debug.record_graph(plan, plan.names)
+        eager.note_plan(plan)
+        self._name_streams()
         return super().generate(is_inference)
+
+    def _name_streams(self) -> None:
+        """Inductor enters streams by names, which it defines where a device has a guard."""
+        numbers = V.graph.scheduler.stream_idx_to_user_obj_idx
+        if numbers:
+            streams = [
+                f"{get_stream_name(i)} = get_external_object_by_index({number})"
+                for i, number in numbers.items()
+            ]
+            self.imports.writeline(
+                "from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index"
+            )
+            current = f"{DEFAULT_STREAM} = torch.spyre.current_stream()"
+            self.lines[:0] = [current, *streams]
 
     def write_header(self) -> None:
         super().write_header()

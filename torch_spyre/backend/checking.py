@@ -1,8 +1,10 @@
 """Side data of a program for the card's sanitizer: names, and the operations one by one.
 
-In: a bundle directory and the SpyreCode directory made from it. Out: two more files there:
+In: a bundle directory and the SpyreCode directory made from it. Out: more files there:
 
     reference.bin  the program without fusion, one step for each operation of the bundle
+    checked.bin    the program to run while accesses are checked, where it is another one: on the
+                   scratchpads themselves (`sharing`)
     names.json     kernel, arguments, operations with their source lines, which operations each step
                    stands for, and which pieces of the pool and of the scratchpads hold what
 
@@ -25,6 +27,7 @@ from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
 
 NAMES = "names.json"
 REFERENCE = "reference.bin"
+CHECKED = "checked.bin"
 VERSION = 1
 
 
@@ -39,6 +42,8 @@ def write_checks(directory: str | Path, code: str | Path, *, fuse: bool, pool: b
     bundle = read_bundle(directory, pool=pool)
     names = make_names(bundle, steps_of(bundle, fuse=fuse))
     _write(code / REFERENCE, program_bytes(steps_of(bundle, fuse=False)))
+    if any(tensor.in_lx for op in bundle.operations() for tensor in op.sdsc.tensors):
+        _write(code / CHECKED, program_bytes(steps_of(bundle, fuse=fuse)))
     _write(code / NAMES, (json.dumps(names, indent=1) + "\n").encode())
 
 

@@ -14,6 +14,7 @@ from torch_spyre.backend import folds
 from torch_spyre.backend.errors import refuse
 from torch_spyre.backend.formats import TILE_FORMATS
 from torch_spyre.backend.reader import SdscFile
+from torch_spyre.backend.ring_moves import ring_route
 from torch_spyre.backend.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import Address, Space
 from torch_spyre.constants import BYTES_IN_STICK
@@ -25,6 +26,10 @@ TILE_KINDS = ("pointwise", "cast", "reduction")
 
 def check_sdsc(file: SdscFile) -> None:
     """All rules that do not need to know where bundle.mlir puts the tensors."""
+    if file.sdsc.op == "ringmove":
+        _check_formats(file)
+        _check_ring(file)
+        return
     _check_slices(file)
     _check_formats(file)
     if file.sdsc.op == "relayout":
@@ -39,9 +44,11 @@ def check_coordinates(file: SdscFile) -> None:
     """`coordinates_` of each tensor says once more what sizes, splits and scales say."""
     sizes, splits = dict(file.sdsc.sizes), dict(file.sdsc.splits)
     for tensor, field in zip(file.sdsc.tensors, file.coordinates, strict=True):
-        field.at("coreIdToWkSlice_").must_be({}, "slices are those of the file")
+        if tensor.parts is None or file.sdsc.op != "ringmove":
+            field.at("coreIdToWkSlice_").must_be({}, "slices are those of the file")
         for dim, scale in tensor.scales:
-            size, split = sizes[dim], splits[dim]
+            size = sizes[dim]
+            split = splits[dim] if tensor.parts is None else tensor.parts.split(dim)
             per_stick = tensor.per_stick if dim == tensor.stick else 0
             expected = folds.coordinates(size // split, split, scale, per_stick)
             if field.value["coordInfo"][dim] == expected:
@@ -200,6 +207,37 @@ def _check_relayout(file: SdscFile) -> None:
                 f"a last axis of {last}",
                 f"{tensor.per_stick}, a stick of {tensor.format.name}",
             )
+
+
+def _check_ring(file: SdscFile) -> None:
+    """A move over the ring: both tensors in LX, with slices of their own, the same dimensions in
+    the same order, and every part that is wanted is there."""
+    sdsc = file.sdsc
+    for tensor in sdsc.tensors:
+        path = f"{node_path(file, tensor)}.coordinates_.coreIdToWkSlice_"
+        if not tensor.in_lx:
+            refuse(file.file, f"{node_path(file, tensor)}.component_", "hbm", "lx in ringmove")
+        if tensor.parts is None:
+            refuse(file.file, path, "{}", "the slices of each core that has a part")
+        for dim, split in tensor.parts.splits:
+            if split not in (1, sdsc.size(dim)):
+                refuse(file.file, path, f"{split} slices of {dim}", f"1 or {sdsc.size(dim)}")
+    source, out = sdsc.tensors[sdsc.inputs[0]], sdsc.tensors[sdsc.output]
+    same = (source.order, source.scales, source.gaps) == (out.order, out.scales, out.gaps)
+    if not same or source.gaps or source.format != out.format:
+        refuse(
+            file.file,
+            f"dscs_[0].{sdsc.op}.labeledDs_",
+            "two tensors that differ in more than their slices",
+            "the same dimensions, order and format",
+        )
+    try:
+        route = ring_route(sdsc)
+    except KeyError as error:
+        where = f"{node_path(file, source)}.coordinates_.coreIdToWkSlice_"
+        refuse(file.file, where, f"no core with the part {error}", "all parts")
+    if route is None:
+        refuse(file.file, node_path(file, out), "slices that no move makes", "common digits")
 
 
 # ---- Axes and sticks -----------------------------------------------------------------------------
@@ -423,7 +461,7 @@ def check_addresses(file: SdscFile, addresses: Sequence[Address]) -> None:
                 f"{start} with {extent} bytes of {tensor.name}",
                 f"up to {room}, the end of {what}",
             )
-    if sdsc.op != "relayout":
+    if sdsc.op not in ("relayout", "ringmove"):
         _check_output_once(file, addresses[sdsc.output])
         for tensor, address in zip(sdsc.tensors, addresses):
             _check_starts(file, tensor, address)

@@ -21,6 +21,7 @@ from torch_spyre.backend.copies import (
 )
 from torch_spyre.backend.errors import BundleError
 from torch_spyre.backend.matmul import lower_matmul
+from torch_spyre.backend.ring_moves import lower_ring
 from torch_spyre.backend.sdsc import Sdsc
 from torch_spyre.backend.steps import Address, Step, addresses, with_addresses
 from torch_spyre.backend.tile import lower_tile
@@ -61,6 +62,8 @@ def _lower(sdsc: Sdsc) -> Step:
         return lower_topk(sdsc)
     if row.name == "relayout":
         return lower_relayout(sdsc)
+    if row.name == "ringmove":
+        return lower_ring(sdsc)
     if row.name == "ReStickifyOpHBM" or (row.kind == "copy" and is_restickify(sdsc)):
         return lower_restickify(sdsc)
     return lower_tile(sdsc)

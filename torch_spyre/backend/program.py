@@ -32,6 +32,7 @@ from torch_spyre.backend.steps import (
     Phase,
     ReduceOp,
     Reduction,
+    Ring,
     Space,
     Step,
     Tile,
@@ -39,9 +40,10 @@ from torch_spyre.backend.steps import (
     loops_around,
 )
 from torch_spyre.device_time import Axis, Flow, Work, price
+from torch_spyre.ring import BoxAxis, Transfer
 
 MAGIC = b"SPYREPRG"
-VERSION = 3
+VERSION = 4
 _HEADER = struct.Struct("<8sII")
 _LOW = (1 << 64) - 1
 
@@ -98,7 +100,8 @@ class ProgramWriter:
 
 
 def _encode_work(work: Work) -> list[int]:
-    words = [work.lane_cycles, work.macs, work.rows, work.hops, work.partial, len(work.flows)]
+    words = [work.lane_cycles, work.macs, work.rows, work.hops, work.partial, work.moved, work.link]
+    words.append(len(work.flows))
     for flow in work.flows:
         words += [int(flow.writes), int(flow.in_lx), flow.unit, len(flow.axes)]
         words += _flat(flow.axes)
@@ -114,6 +117,8 @@ def _encode(step: Step) -> tuple[Kind, list[int]]:
         return Kind.COPY, _encode_copy(step)
     if isinstance(step, Gather):
         return (Kind.SCATTER if step.scatters else Kind.GATHER), _encode_gather(step)
+    if isinstance(step, Ring):
+        return Kind.RING, _encode_ring(step)
     return Kind.TOPK, _encode_topk(step)
 
 
@@ -192,6 +197,13 @@ def _encode_gather(g: Gather) -> list[int]:
     ]  # fmt: skip
 
 
+def _encode_ring(r: Ring) -> list[int]:
+    return [
+        len(r.axes), *_flat(r.axes), *_encode_address(r.source_address),
+        *_encode_address(r.target_address), len(r.transfers), *_flat(r.transfers),
+    ]  # fmt: skip
+
+
 def _encode_topk(t: Topk) -> list[int]:
     return [
         t.lanes, len(t.extents[0]), t.stick_dim, *_flat(t.extents), t.count, t.k, int(t.largest),
@@ -267,6 +279,7 @@ class _Reader:
             Kind.GATHER: self._gather,
             Kind.SCATTER: lambda: replace(self._gather(), scatters=True),
             Kind.TOPK: self._topk,
+            Kind.RING: self._ring,
             Kind.WORK: self._work,
             Kind.LOOP_BEGIN: lambda: LoopBegin(self._next()),
             Kind.LOOP_END: LoopEnd,
@@ -283,13 +296,15 @@ class _Reader:
         return item
 
     def _work(self) -> Work:
-        cycles, macs, rows, hops, partial, count = self._list(6)
+        cycles, macs, rows, hops, partial, moved, link, count = self._list(8)
         flows = []
         for _ in range(count):
             writes, in_lx, unit, dims = self._list(4)
             axes = tuple(Axis(*self._list(4)) for _ in range(dims))
             flows.append(Flow(bool(writes), bool(in_lx), unit, axes))
-        return Work(self._name, self._cores, tuple(flows), cycles, macs, rows, hops, partial)
+        return Work(
+            self._name, self._cores, tuple(flows), cycles, macs, rows, hops, partial, moved, link
+        )
 
     def _rows(self, width: int) -> tuple[tuple[int, ...], ...]:
         return tuple(self._list(width) for _ in range(self._cores))
@@ -382,6 +397,12 @@ class _Reader:
             self._name, self._cores, extents, rows, row_stride, value, index, stick_dim,
             stick_stride, first, out, self._time,
         )  # fmt: skip
+
+    def _ring(self) -> Ring:
+        axes = tuple(BoxAxis(*self._list(3)) for _ in range(self._next()))
+        source, target = self._address(), self._address()
+        transfers = tuple(Transfer(*self._list(4)) for _ in range(self._next()))
+        return Ring(self._name, self._cores, axes, source, target, transfers, self._time)
 
     def _topk(self) -> Topk:
         lanes, kept, stick_dim = self._list(3)

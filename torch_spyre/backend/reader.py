@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from torch_spyre.backend import folds
 from torch_spyre.backend.errors import BundleError, refuse
 from torch_spyre.backend.formats import ARRANGEMENTS, FORMATS
-from torch_spyre.backend.sdsc import MASK_CONSTANT, Constant, Placement, Sdsc, Tensor
+from torch_spyre.backend.sdsc import MASK_CONSTANT, Constant, Parts, Placement, Sdsc, Tensor
 from torch_spyre.hardware import CARD
 from torch_spyre.opfuncs import OPFUNCS, find
 
@@ -519,6 +519,7 @@ def _read_tensor(
         gaps=_read_gaps(node, label.order, cores),
         indirection=_read_indirection(node, node_names),
         placement=_read_placement(node, len(label.order)),
+        parts=_read_parts(node.at("coordinates_"), label.order, cores),
     )
 
 
@@ -564,6 +565,24 @@ def _read_indirection(node: Field, node_names: list[str]) -> str:
     if kind == "index_tensor":
         node.at("indexTensorType_").text("index")
     return kind
+
+
+def _read_parts(coordinates: Field, order: tuple[str, ...], cores: int) -> Parts | None:
+    """`coreIdToWkSlice_` of a tensor that has slices of its own; there it is not empty."""
+    field = coordinates.at("coreIdToWkSlice_")
+    if not field.object():
+        return None
+    splits = {}
+    for dim in order:
+        attributes = coordinates.at("coordInfo").at(dim).at("folds").at("dim_prop_attr").items()
+        splits[dim] = attributes[0].at("factor_").integer(1)
+    slices = []
+    for key, entry in field.members():
+        if not key.isdecimal() or int(key) >= cores:
+            entry.fail(f'an entry "{key}"', f"cores 0 to {cores - 1}")
+        own = [entry.at(dim).integer(0, splits[dim] - 1) for dim in order]
+        slices.append((int(key), tuple(own)))
+    return Parts(tuple(splits.items()), tuple(sorted(slices)))
 
 
 def _read_placement(node: Field, rank: int) -> Placement | None:

@@ -20,6 +20,7 @@ from torch_spyre.backend.steps import (
     Instruction,
     Matmul,
     Operand,
+    Ring,
     Space,
     Step,
     Tile,
@@ -180,6 +181,13 @@ def _plain_extents(step: Step) -> list[tuple[Address, int, int, bool]]:
             (step.value.address, value, 0, False),
             (step.index.address, index, 0, False),
             (step.out.address, out, size, True),
+        ]
+    if isinstance(step, Ring):
+        read = sum((a.extent - 1) * a.source_stride for a in step.axes) + BYTES_IN_STICK
+        written = sum((a.extent - 1) * a.target_stride for a in step.axes) + BYTES_IN_STICK
+        return [
+            (step.source_address, max(t.source_offset for t in step.transfers) + read, 0, False),
+            (step.target_address, max(t.target_offset for t in step.transfers) + written, 0, True),
         ]
     assert isinstance(step, Topk)
     most = _largest(step.extents)

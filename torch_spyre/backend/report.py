@@ -23,6 +23,7 @@ from torch_spyre.backend.steps import (
     LoopEnd,
     Matmul,
     Operand,
+    Ring,
     Space,
     Step,
     Tile,
@@ -228,6 +229,15 @@ def _disassemble_step(step: Step) -> list[str]:
                 f"     view strides {list(copy_side.view_strides)}, offset and sizes "
                 f"{_per_core(copy_side.views)}"
             )
+        return lines
+    if isinstance(step, Ring):
+        lines = [f"box {[list(axis) for axis in step.axes]} (extent, strides from and to)"]
+        for name, address in (("from", step.source_address), ("to", step.target_address)):
+            lines.append(f"{name:<5}{_place_text(address)}")
+        lines += [
+            f"core {t.source} +{t.source_offset} -> core {t.target} +{t.target_offset}"
+            for t in step.transfers
+        ]
         return lines
     if isinstance(step, Gather):
         return [

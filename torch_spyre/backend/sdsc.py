@@ -32,6 +32,19 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """How a tensor in scratchpads is spread over cores, where that is not as the operation is."""
+
+    splits: tuple[tuple[str, int], ...]
+    """By dimension: 1, or its size."""
+    slices: tuple[tuple[int, tuple[int, ...]], ...]
+    """The cores that have a part, and for each its slice of each dimension."""
+
+    def split(self, dim: str) -> int:
+        return dict(self.splits)[dim]
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A labeled data structure with its allocate node."""
 
@@ -50,6 +63,8 @@ class Tensor:
     gaps: tuple[tuple[str, int], ...]
     indirection: str
     placement: Placement | None = None
+    parts: Parts | None = None
+    """Of a move over the ring: which part each core has."""
     shared: bool = False
     """In LX, but all cores' slices are kept in one piece, as in memory: see `sharing`."""
 
@@ -174,7 +189,10 @@ class Sdsc:
 
     def local_size(self, tensor: Tensor, dim: str) -> int:
         """Iterated indices of the dimension in one storage: LX holds a core's slice only."""
-        return self.slice_size(dim) if tensor.is_local else self.size(dim)
+        if not tensor.is_local:
+            return self.size(dim)
+        split = self.split(dim) if tensor.parts is None else tensor.parts.split(dim)
+        return self.size(dim) // split
 
     def axes(self, tensor: Tensor) -> dict[str, Axis]:
         """The device axes of a tensor by dimension, nearest to the stick first."""

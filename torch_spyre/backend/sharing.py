@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from torch_spyre.backend.bundle import Bundle, Operation
 from torch_spyre.backend.checks import extent_of
+from torch_spyre.backend.ring_moves import part_view
 from torch_spyre.backend.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import Address, Space
 from torch_spyre.core_views import CoreView, Share, core_view
@@ -96,8 +97,8 @@ class _Reader:
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = operations
         self.found: list[_Value] = []
-        self.live: dict[int, _Value] = {}
-        """By address."""
+        self.live: dict[int, tuple[_Value, CoreView]] = {}
+        """By address: a value, and which part of it each core has there."""
         self._views: dict[Use, CoreView | None] = {}
 
     def values(self) -> list[_Value] | None:
@@ -112,8 +113,8 @@ class _Reader:
             if not tensor.in_lx or tensor.number == op.sdsc.output:
                 continue
             view = self.view(op, tensor)
-            value = self.live.get(op.addresses[tensor.number].offsets[0])
-            if view is None or value is None or value.view != view:
+            value, known = self.live.get(op.addresses[tensor.number].offsets[0], (None, None))
+            if view is None or value is None or known != view:
                 return False
             value.uses.append((number, tensor.number))
             if value.is_stale:
@@ -138,11 +139,11 @@ class _Reader:
                         value.home = None
             return True
         view = self.view(op, out)
-        if view is None or any(sdsc.split(d) > 1 for d in sdsc.reduced_dims()):
+        if view is None:
             return False
         source = sdsc.tensors[sdsc.inputs[0]]
-        if is_copy and source.in_lx:  # a move
-            value = self.live[op.addresses[source.number].offsets[0]]
+        if source.in_lx and (is_copy or sdsc.op == "ringmove"):  # a move
+            value, _ = self.live[op.addresses[source.number].offsets[0]]
             value.uses.append((number, out.number))
             value.moves.append(number)
         else:
@@ -153,17 +154,17 @@ class _Reader:
             self.found.append(value)
         start, size = address.offsets[0], view.own_bytes
         self.live = {
-            at: v
-            for at, v in self.live.items()
-            if start + size <= at or at + v.view.own_bytes <= start
+            at: (other, known)
+            for at, (other, known) in self.live.items()
+            if start + size <= at or at + known.own_bytes <= start
         }
-        self.live[start] = value
+        self.live[start] = (value, view)
         return True
 
     def _note_store(self, number: int, op: Operation, region: _Region) -> None:
         """A copy to memory right behind the operation that wrote it: that one can write there."""
         source = op.sdsc.inputs[0]
-        value = self.live[op.addresses[source].offsets[0]]
+        value, _ = self.live[op.addresses[source].offsets[0]]
         before = self.operations[number - 1]
         if value.home is None and [n for n, _ in value.uses] == [number - 1, number]:
             inputs = [
@@ -201,6 +202,8 @@ class _Reader:
 
 
 def _core_view(sdsc: Sdsc, tensor: Tensor) -> CoreView | None:
+    if tensor.parts is not None:
+        return part_view(sdsc, tensor)
     plain = (
         not tensor.gaps
         and tensor.placement is None
@@ -218,7 +221,12 @@ def _core_view(sdsc: Sdsc, tensor: Tensor) -> CoreView | None:
             return None
         slots = tuple(sdsc.slice(core, dim) for core in range(sdsc.cores))
         shares.append(Share(entries, entries // split, slots))
-    return core_view(sdsc.cores, shares)
+    holders = None
+    summed = [d for d in sdsc.reduced_dims() if sdsc.split(d) > 1]
+    if tensor.number == sdsc.output and summed:  # the first core of those that share it has it
+        cores = range(sdsc.cores)
+        holders = tuple([c for c in cores if all(sdsc.slice(c, d) == 0 for d in summed)])
+    return core_view(sdsc.cores, shares, holders)
 
 
 def _walk(sdsc: Sdsc, tensor: Tensor) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from math import prod
 
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
 from torch_spyre.device_time import Work
+from torch_spyre.ring import BoxAxis, Transfer
 
 MAX_REGISTERS = 32
 MAX_OPERANDS = 24
@@ -33,6 +34,7 @@ class Kind(IntEnum):
     LOOP_END = 7
     SCATTER = 8
     WORK = 9
+    RING = 10
 
 
 class Space(IntEnum):
@@ -287,6 +289,21 @@ class Topk:
 
 
 @dataclass(frozen=True)
+class Ring:
+    """A move between scratchpads: boxes of sticks from core to core."""
+
+    name: str
+    cores: int
+    axes: tuple[BoxAxis, ...]
+    source_address: Address
+    target_address: Address
+    transfers: tuple[Transfer, ...]
+    time_us: float = 0.0
+    source: tuple[str, ...] = ()
+    works: tuple[Work, ...] = ()
+
+
+@dataclass(frozen=True)
 class LoopBegin:
     count: int
 
@@ -296,7 +313,7 @@ class LoopEnd:
     pass
 
 
-Step = Tile | Matmul | Copy | Gather | Topk
+Step = Tile | Matmul | Copy | Gather | Topk | Ring
 Item = Step | LoopBegin | LoopEnd
 
 
@@ -311,6 +328,8 @@ def addresses(step: Step) -> tuple[Address, ...]:
         return (step.source_side.address, step.destination.address)
     if isinstance(step, Gather):
         return (step.value.address, step.index.address, step.out.address)
+    if isinstance(step, Ring):
+        return (step.source_address, step.target_address)
     return (step.input.address, step.output.address)
 
 
@@ -348,6 +367,8 @@ def with_addresses(step: Step, new: tuple[Address, ...]) -> Step:
             index=replace(step.index, address=new[1]),
             out=replace(step.out, address=new[2]),
         )
+    if isinstance(step, Ring):
+        return replace(step, source_address=new[0], target_address=new[1])
     return replace(
         step,
         input=replace(step.input, address=new[0]),

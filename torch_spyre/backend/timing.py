@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from torch_spyre.backend.copies import topk_dims
+from torch_spyre.backend.ring_moves import work_of_ring
 from torch_spyre.backend.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import Step
 from torch_spyre.device_time import (
@@ -45,6 +46,8 @@ def work_of(sdsc: Sdsc) -> Work:
         numbers = (sdsc.inputs[0], sdsc.output)
         flows = [_placed(sdsc, sdsc.tensors[n], n == sdsc.output) for n in numbers]
         return relayout_work(sdsc.cores, flows)
+    if row.name == "ringmove":
+        return work_of_ring(sdsc)
     dims: dict[Hashable, Dim] = {
         d: Dim(min(sdsc.valid(d), sdsc.size(d)), sdsc.size(d), sdsc.split(d)) for d in sdsc.dims
     }

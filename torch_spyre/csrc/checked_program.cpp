@@ -116,6 +116,14 @@ class NamesReader {
 
 }  // namespace
 
+std::vector<std::byte> read_program_to_check(const fs::path& directory) {
+  if (directory.empty()) return {};
+  const auto text = read_file(directory / "checked.bin");
+  if (!text) return {};
+  const auto bytes = std::as_bytes(std::span(text->data(), text->size()));
+  return {bytes.begin(), bytes.end()};
+}
+
 std::shared_ptr<const card::CheckedProgram> read_checked_program(
     const fs::path& directory, const std::string& label, std::span<const std::byte> program) {
   auto checked = std::make_shared<card::CheckedProgram>();

@@ -6,10 +6,14 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "card/sanitizer.h"
 
 namespace spyre {
+
+// The program to run while accesses are checked (checked.bin); empty when it is the usual one.
+std::vector<std::byte> read_program_to_check(const std::filesystem::path& directory);
 
 // Reads names.json and reference.bin, which may be missing: findings then have fewer names, and
 // what the program computes is not compared with its operations. A file that is there and cannot

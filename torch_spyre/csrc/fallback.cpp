@@ -28,6 +28,7 @@
 #include <unordered_set>
 
 #include "copy.h"
+#include "eager.h"
 #include "hooks.h"
 #include "storage.h"
 
@@ -461,7 +462,7 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
   }
 }
 
-void fallback(const c10::OperatorHandle& op, Stack* stack) { run_on_host(op, op.schema(), stack); }
+void fallback(const c10::OperatorHandle& op, Stack* stack) { run_boxed(op, stack); }
 
 // Operations with a kernel for every device that only throws: they are other operations on the
 // host.
@@ -521,7 +522,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     auto op = dispatcher.findOp(name);
-    if (op && prefers_cpu_kernel(*op)) {
+    if (op && prefers_cpu_kernel(*op) && !is_eager_operation(*op)) {
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
     }
   }
@@ -534,6 +535,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 }  // namespace
+
+void run_boxed(const c10::OperatorHandle& op, Stack* stack) { run_on_host(op, op.schema(), stack); }
 
 void count_converting_copy() {
   static auto op = find_op("aten::_copy_from");

@@ -1,11 +1,20 @@
 // The boxed path: any operation on spyre tensors, computed on the host.
 #pragma once
 
+#include <ATen/core/stack.h>
+
 #include <cstdint>
 #include <map>
 #include <string>
 
+namespace c10 {
+class OperatorHandle;
+}
+
 namespace spyre {
+
+// Computes an operation on the host: arguments on the stack, results in their place.
+void run_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 // How often each operation ran on the host since the last reset, by full name ("aten::add.Tensor").
 std::map<std::string, int64_t> fallback_counts();

@@ -174,11 +174,16 @@ void run_checked(JobPlan& plan, size_t index, const Arguments& arguments, card::
                  card::RunEnvironment environment) {
   LoadedProgram& program = plan.programs[index];
   if (!program.checked) {
-    program.checked = read_checked_program(plan.directory, plan.label, program.bytes);
+    // Programs that keep scratchpads in one piece have another form, on the scratchpads themselves.
+    const std::vector<std::byte> other = read_program_to_check(plan.directory);
+    program.parsed_to_check =
+        other.empty() ? program.parsed : card::parse_program({card::kProgramSegment, other});
+    program.checked =
+        read_checked_program(plan.directory, plan.label, other.empty() ? program.bytes : other);
   }
   card::CheckedLaunch launch(*card.sanitizer, program.checked, arguments.addresses);
   environment.observer = &launch;
-  card::run_program(*program.parsed, arguments.addresses, environment);
+  card::run_program(*program.parsed_to_check, arguments.addresses, environment);
   launch.finish();
 }
 

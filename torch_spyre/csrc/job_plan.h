@@ -36,6 +36,7 @@ struct LoadedProgram {
   std::shared_ptr<const card::ParsedProgram> parsed;  // null: not read yet
   // For the sanitizer, made when that first needs it.
   std::shared_ptr<const card::CheckedProgram> checked;
+  std::shared_ptr<const card::ParsedProgram> parsed_to_check;  // what runs then
 };
 
 struct JobPlan {

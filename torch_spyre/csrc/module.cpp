@@ -14,6 +14,7 @@
 #include "compiled_bindings.h"
 #include "copy.h"
 #include "dtypes.h"
+#include "eager_bindings.h"
 #include "empty.h"
 #include "fallback.h"
 #include "hooks.h"
@@ -44,6 +45,8 @@ py::dict settings_dict(const Settings& s) {
   d["sanitize"] = s.sanitize;
   d["downcast_warning"] = s.downcast_warning;
   d["fallback_warning"] = s.fallback_warning;
+  d["eager_on_card"] = s.eager_on_card;
+  d["eager_limit"] = s.eager_limit;
   return d;
 }
 
@@ -416,5 +419,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   spyre::bind_statistics(m);
   spyre::bind_job_plans(m);
   spyre::bind_compiled(m);
+  spyre::bind_eager(m);
   spyre::bind_sanitizer(m);
 }

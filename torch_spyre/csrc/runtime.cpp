@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "card/sanitizer.h"
+#include "eager.h"
 #include "job_plan.h"
 
 namespace spyre {
@@ -123,6 +124,7 @@ void stop() {
   std::lock_guard<std::mutex> lock(g_mutex);
   if (!g_started || in_bad_fork()) return;
   clear_kernel_cache();
+  clear_eager_programs();
   for (auto& card : *g_cards) {
     card->queue.synchronize();
     auto live = card->memory.stats().allocation.current;

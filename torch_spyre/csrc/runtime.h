@@ -29,6 +29,8 @@ struct Settings {
   bool translate = true;
   bool downcast_warning = true;
   bool fallback_warning = true;
+  bool eager_on_card = true;
+  int eager_limit = 0;  // signatures of one operation that a process compiles or loads
 };
 const Settings& settings();
 Settings read_settings();  // anew from the environment; for tests of bad values

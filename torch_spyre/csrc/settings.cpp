@@ -15,7 +15,8 @@
 namespace spyre {
 namespace {
 
-constexpr int kCardSlots = 8;  // cards that one host can hold
+constexpr int kCardSlots = 8;    // cards that one host can hold
+constexpr int kEagerLimit = 64;  // see docs/decisions/0041
 
 std::optional<std::string> env(const char* name) {
   const char* value = std::getenv(name);
@@ -122,6 +123,14 @@ Settings read_settings() {
   s.translate = env_flag("SPYRE_TRANSLATE", true);
   s.downcast_warning = env_flag("TORCH_SPYRE_DOWNCAST_WARN", true);
   s.fallback_warning = env_flag("SPYRE_FALLBACK_WARN", true);
+  if (auto place = env("SPYRE_EAGER")) {
+    TORCH_CHECK_VALUE(*place == "card" || *place == "host", "invalid SPYRE_EAGER value: '", *place,
+                      "'; allowed are card and host");
+    s.eager_on_card = *place == "card";
+  }
+  s.eager_limit =
+      static_cast<int>(env_int("SPYRE_EAGER_LIMIT", 0, 1 << 20, "invalid SPYRE_EAGER_LIMIT value")
+                           .value_or(kEagerLimit));
   return s;
 }
 

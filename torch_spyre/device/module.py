@@ -13,7 +13,7 @@ from typing import Any
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device import counters, impl, memory, properties, random, sanitizer, streams
-from torch_spyre.ops import fallbacks
+from torch_spyre.ops import eager, fallbacks
 
 _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
     impl: (
@@ -75,6 +75,12 @@ _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
         "reset_counters",
     ),
     sanitizer: ("SanitizerError", "is_sanitizing", "sanitizer"),
+    eager: (
+        "eager_counts",
+        "reset_eager_counts",
+        "get_eager",
+        "set_eager",
+    ),
     fallbacks: (
         "FallbackWarning",
         "fallback_counts",

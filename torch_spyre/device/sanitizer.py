@@ -87,6 +87,9 @@ def sanitizer() -> Iterator[None]:
     try:
         if compiler is not None:
             compiler.write_checks_of_all()
+        eager = sys.modules.get("torch_spyre.ops.eager")
+        if eager is not None:
+            eager.write_checks_of_all()
         yield
         for device in range(_C.device_count()):
             _C.synchronize(device)

@@ -36,7 +36,7 @@ What does not get through is a *fallback*: a step of the graph that the host doe
 in `torch_spyre.explain(...).fallbacks` and in `TORCH_LOGS="spyre.inductor"`. Always on the host are
 
 - operations that store single elements or sums through index tensors: {scatters}, and `index_put`
-  where it accumulates, indexes several dimensions, or writes along the sticks of a vector;
+  where it accumulates, indexes dimensions that are not neighbours, or writes along the sticks of a vector;
 - random numbers, which are those of eager PyTorch;
 - types that have no form on the card: {types}.
 """

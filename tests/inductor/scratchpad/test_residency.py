@@ -233,8 +233,38 @@ def test_a_tensor_that_cores_divide_in_two_ways_is_in_memory_for_one_of_them():
         torch.testing.assert_close(result.cpu().float(), reference, rtol=0.02, atol=0.5)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_tensor_that_is_divided_in_two_ways_goes_over_the_ring(fused):
+    """Reductions of both dimensions: each wants its own division, or parts of sums are sent."""
+    torch.manual_seed(5)
+    x, w = torch.randn(256, 512).half() / 8, torch.randn(512, 256).half() / 8
+
+    def function(t, w):
+        y = torch.relu(t @ w)
+        return (y * y.sum(0) + y.amax(1, keepdim=True)) @ w.t()
+
+    expected, without, _ = _compiled(function, x, w, lx_planning=False)
+    through_memory, more, _ = _compiled(function, x, w, lx_ring_moves=False)
+    result, moved, counters = _compiled(function, x, w, backend_fusion=fused, validate=True)
+    assert torch.equal(result, expected) and torch.equal(result, through_memory)
+    assert counters["ring_bytes"] > 0 and moved < more <= without
+    assert moved == 2 * (x.numel() + w.numel() + x.numel())  # x, w and the result, once each
+    with torch.spyre.sanitizer():
+        checked, _, _ = _compiled(function, x, w)
+    assert torch.equal(checked, expected)
+
+
+def test_attention_moves_what_it_must_and_its_keys_over_the_ring():
+    torch.manual_seed(6)
+    q, k, v = (torch.randn(1, 4, 512, 64).half() for _ in range(3))
+    expected, _, _ = _compiled(F.scaled_dot_product_attention, q, k, v, lx_planning=False)
+    result, moved, counters = _compiled(F.scaled_dot_product_attention, q, k, v)
+    assert torch.equal(result, expected)
+    assert moved <= 1.01 * 4 * q.numel() * 2 and counters["ring_bytes"] > 0
+
+
 def test_explain_still_reads_the_plan():
     x = torch.randn(64, 128, dtype=torch.float16).to("spyre")
     with config.patch(lx_planning=True):
         text = str(torch_spyre.explain(lambda t: torch.softmax(t, 0), x))
-    assert "in the scratchpads" in text
+    assert "added: into scratchpads" in text

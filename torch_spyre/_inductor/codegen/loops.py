@@ -8,8 +8,10 @@ Example: rows of a [4, 128, 64] tensor in tiles of 32: 32 rows are 32 * 64 * 2 =
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
 
 from torch_spyre._inductor.codegen.access import Access, InvalidOpSpec, read_accesses
 from torch_spyre._inductor.op_spec import LoopSpec, OpSpec, UnimplementedOp
@@ -32,9 +34,10 @@ def loop_strides(op: OpSpec, loop_counts: Sequence[int] = ()) -> list[tuple[int,
         tiles.append(step)
     result = []
     for number, access in enumerate(read_accesses(op)):
+        fixed = depth if access.arg.per_tile_fixed else access.arg.fixed_loops
         strides = tuple(
-            0 if access.arg.per_tile_fixed else n * _tile_bytes(op, number, access, symbol)
-            for n, symbol in zip(tiles, op.tiled_symbols)
+            0 if level < fixed else n * _tile_bytes(op, number, access, symbol)
+            for level, (n, symbol) in enumerate(zip(tiles, op.tiled_symbols))
         )
         result.append(strides if any(strides) else ())
     return result
@@ -52,6 +55,60 @@ def _tile_bytes(op: OpSpec, number: int, access: Access, symbol: object) -> int:
 
 
 Spec = OpSpec | LoopSpec | UnimplementedOp
+
+
+@dataclass(frozen=True)
+class Run:
+    """An operation and the loops around it."""
+
+    spec: OpSpec
+    loops: tuple[int, ...]
+    """How often they run, outermost first."""
+
+    @property
+    def count(self) -> int:
+        """How often it runs."""
+        return prod(self.loops)
+
+
+def runs_of(specs: Iterable[Spec], loops: tuple[int, ...] = ()) -> list[Run]:
+    """All operations in order, those of a loop once."""
+    runs: list[Run] = []
+    for spec in specs:
+        if isinstance(spec, LoopSpec):
+            runs += runs_of(spec.body, (*loops, spec.count))
+        elif isinstance(spec, OpSpec):
+            runs.append(Run(spec, loops))
+    return runs
+
+
+class Turn(NamedTuple):
+    """An operation of a bundle."""
+
+    number: int
+    """Of the operation, those of a loop counted once."""
+    counters: tuple[int, ...]
+    """Which iteration of each loop around it this is; empty where loops stay loops."""
+
+
+def turns_of(specs: Sequence[Spec], unrolled: bool) -> list[Turn]:
+    """The operations of a bundle in order; in every iteration one, when loops are written out."""
+    if not unrolled:
+        return [Turn(number, ()) for number in range(len(runs_of(specs)))]
+    return _turns(specs, 0, ())
+
+
+def _turns(specs: Sequence[Spec], first: int, counters: tuple[int, ...]) -> list[Turn]:
+    turns: list[Turn] = []
+    for spec in specs:
+        if isinstance(spec, LoopSpec):
+            for counter in range(spec.count):
+                turns += _turns(spec.body, first, (*counters, counter))
+            first += len(runs_of(spec.body))
+        else:
+            turns.append(Turn(first, counters))
+            first += 1
+    return turns
 
 
 def unroll(specs: Sequence[Spec]) -> list[OpSpec | UnimplementedOp]:

@@ -9,8 +9,8 @@ Example: `generate(add, 0)["0_add"]["numCoresUsed_"]`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
@@ -29,6 +29,7 @@ from torch_spyre._inductor.codegen.access import (
 from torch_spyre._inductor.codegen.json_text import SharedDict, SharedList
 from torch_spyre._inductor.codegen.loops import loop_strides
 from torch_spyre._inductor.codegen.relayout import relayout_accesses, relayout_fields
+from torch_spyre._inductor.codegen.ring_moves import RING_MOVE, ring_parts
 from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre.core_views import CoreView, Share, core_view
@@ -141,10 +142,27 @@ class Frame:
     def views(self) -> tuple[CoreView | None, ...]:
         """For each tensor which part each core has, or None where that is not a plain share of all
         of it: a view, a gathered or padded axis, a copy between layouts."""
-        plan = self.plan
-        if plan.kind in ("restickify", "topk") or plan.op.op == "relayout" or plan.indices:
-            return (None,) * len(plan.tensors)
-        return tuple(_core_view(plan, tensor, self.slices) for tensor in plan.tensors)
+        return _views(self.plan, self.slices)
+
+
+class Views:
+    """Views of the tensors of an operation, for any division of it."""
+
+    def __init__(self, op: OpSpec, k_fast: bool = True) -> None:
+        self._plan = _plan(op)
+        self._k_fast = k_fast
+
+    def of(self, counts: Mapping[sympy.Symbol, int]) -> tuple[CoreView | None, ...]:
+        """As `Frame.views`, with so many slices of each dimension."""
+        dims = [replace(dim, slices=counts.get(dim.symbol, 1)) for dim in self._plan.dims]
+        plan = replace(self._plan, dims=dims)
+        return _views(plan, _slices(plan, self._k_fast))
+
+
+def _views(plan: _Plan, slices: SharedDict) -> tuple[CoreView | None, ...]:
+    if plan.kind == "topk" or plan.op.op in ("relayout", RING_MOVE) or plan.indices:
+        return (None,) * len(plan.tensors)
+    return tuple(_core_view(plan, tensor, slices) for tensor in plan.tensors)
 
 
 def _core_view(plan: _Plan, tensor: _Tensor, slices: SharedDict) -> CoreView | None:
@@ -157,7 +175,13 @@ def _core_view(plan: _Plan, tensor: _Tensor, slices: SharedDict) -> CoreView | N
             return None
         slots = tuple([mine[dim.label] for mine in slices.values()])
         shares.append(Share(axis.size, axis.size // dim.slices, slots))
-    return core_view(len(slices), shares)
+    holders = None
+    kept = tensor.access.symbols
+    summed = [p.label for p in plan.dims if p.slices > 1 and p.symbol not in kept]
+    if summed and tensor is plan.tensors[-1]:  # the first core of those that share it has it
+        own = enumerate(slices.values())
+        holders = tuple([core for core, mine in own if not any(mine[d] for d in summed)])
+    return core_view(len(slices), shares, holders)
 
 
 def content_key(op: OpSpec, k_fast: bool, loop_counts: Sequence[int]) -> tuple[Any, ...]:
@@ -171,6 +195,7 @@ def content_key(op: OpSpec, k_fast: bool, loop_counts: Sequence[int]) -> tuple[A
             "lx" in arg.allocation,
             None if arg.stride_map is None else tuple(arg.stride_map),
             arg.per_tile_fixed,
+            arg.fixed_loops,
             arg.name,
             arg.element_arrangement,
         )
@@ -388,6 +413,9 @@ def _classes(plan: _Plan) -> dict[str, _Tensor]:
 def _slices(plan: _Plan, k_fast: bool) -> SharedDict:
     """For each core its slice of every dimension: the first dimension varies fastest, or the
     reduced one of a matmul, so that partial sums travel between neighbours."""
+    if plan.op.op == RING_MOVE:  # its tensors have slices of their own
+        whole = {p.label: 0 for p in plan.dims}
+        return SharedDict({str(c): whole for c in range(plan.op.op_info["ring"]["cores"])})
     counts = tuple((p.label, p.slices) for p in plan.dims)
     reduced_first = plan.kind == "matmul" and len(counts) >= 3 and counts[-1][1] > 1
     return _core_to_slices(counts, k_fast and reduced_first)
@@ -522,17 +550,18 @@ def _node(
     if gaps:
         keys = ["-1"] if component == "hbm" else [str(core) for core in range(len(addresses))]
         node["backGapCore_"] = {label: dict.fromkeys(keys, str(gap)) for label, gap in gaps.items()}
+    splits, own = ring_parts(plan.op, tensor.number, [p.label for p in plan.dims])
     node["coordinates_"] = {
         "coordInfo": {
             dim.label: _coordinate_info(
-                dim.padded // dim.slices,
-                dim.slices,
+                dim.padded // splits.get(dim.label, dim.slices),
+                splits.get(dim.label, dim.slices),
                 tensor.scale.get(dim.symbol, -1),
                 tensor.access.eps if dim.symbol == tensor.stick else 0,
             )
             for dim in dims
         },
-        "coreIdToWkSlice_": {},
+        "coreIdToWkSlice_": own,
     }
     if plan.op.op == "relayout":
         node.update(relayout_fields(plan.op, tensor.number, len(plan.dims)))

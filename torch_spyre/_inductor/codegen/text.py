@@ -82,6 +82,8 @@ def _dump_arg(arg: TensorArg) -> str:
         fields.append(f"name={arg.name!r}")
     if arg.element_arrangement != "STANDARD":
         fields.append(f"element_arrangement={arg.element_arrangement!r}")
+    if arg.fixed_loops:
+        fields.append(f"fixed_loops={arg.fixed_loops}")
     return f"TensorArg({', '.join(fields)})"
 
 

@@ -17,7 +17,7 @@ from torch_spyre._C import DataFormats
 from torch_spyre._inductor.codegen.access import Access, InvalidOpSpec, kind_of, read_accesses
 from torch_spyre._inductor.codegen.loops import Spec
 from torch_spyre._inductor.codegen.relayout import relayout_info
-from torch_spyre._inductor.op_spec import LoopSpec, OpSpec, TensorArg, UnimplementedOp
+from torch_spyre._inductor.op_spec import NO_SYMBOL, LoopSpec, OpSpec, TensorArg, UnimplementedOp
 from torch_spyre.constants import BYTES_IN_STICK
 from torch_spyre.hardware import CARD
 
@@ -120,7 +120,7 @@ def _check_space(op: OpSpec, place: str) -> None:
     cores = prod(slices for _, slices in op.iteration_space.values())
     if cores > CARD.cores:
         raise InvalidOpSpec("cores", place, cores, f"1 to {CARD.cores}")
-    unknown = [s for s in op.tiled_symbols if s not in op.iteration_space]
+    unknown = [s for s in op.tiled_symbols if s not in op.iteration_space and s != NO_SYMBOL]
     if unknown:
         raise InvalidOpSpec("tiled_symbols", place, unknown, list(op.iteration_space))
 
@@ -214,7 +214,8 @@ def validate_superdsc(content: dict[str, Any]) -> None:
     ((name, top),) = content.items()
     _check_fields(top, _TOP, name)
     cores, slices = top["numCoresUsed_"], top["numWkSlicesPerDim_"]
-    if prod(slices.values()) != cores or len(top["coreIdToWkSlice_"]) != cores:
+    product = cores if name.endswith("_ringmove") else prod(slices.values())
+    if product != cores or len(top["coreIdToWkSlice_"]) != cores:
         raise InvalidOpSpec("cores are the product of slices", name, cores, slices)
     opfunc = name.partition("_")[2]
     if [list(dsc) for dsc in top["dscs_"]] != [[opfunc]]:

@@ -10,6 +10,7 @@ it (`core_views`). Those who divide it otherwise read it in memory: then it is i
     written in LX by its operation, read there          an intermediate
     ... and copied out behind that                      a result, or others want it in memory too
     copied in before its first reader                   an input, or something that was evicted
+    moved over the ring before its first reader         others divide it differently
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.codegen.access import InvalidOpSpec, kind_of
+from torch_spyre._inductor.codegen.ring_moves import RING_MOVE, ring_spec
 from torch_spyre._inductor.codegen.superdsc import frame_of
 from torch_spyre._inductor.graph import Access, Buffer, Operation, Origin
 from torch_spyre._inductor.op_spec import OpSpec
@@ -30,8 +32,10 @@ from torch_spyre._inductor.scratchpad.buffers import (
     budget,
     check_layout,
 )
+from torch_spyre._inductor.scratchpad.estimate import arrange
 from torch_spyre._inductor.specs import buffers_of
 from torch_spyre.core_views import CoreView
+from torch_spyre.opfuncs import OPFUNCS
 
 DOCUMENTED_OPS = ("max", "amax", "sum", "exp", "sub", "mul", "mean", "add", "rsqrt")
 """ATen operations whose results the documented planner keeps."""
@@ -56,9 +60,11 @@ def plan(
     planned = plan_layout(buffers, config.layout_solver, limit)
     if config.validate:
         check_layout(planned, limit)
+    stays = [list(buffer.stays) for buffer in planned]
+    _agree(groups, stays)
     writer = _Writer(operations, specs)
-    for group, buffer in zip(groups, planned):
-        writer.add(group, buffer.stays)
+    for group, mine in zip(groups, stays):
+        writer.add(group, mine)
     return writer.finish()
 
 
@@ -84,20 +90,30 @@ class Group:
     """Somebody else needs it in memory."""
     copy: OpSpec | None = None
     """An operation that copies it with the same division; None if there is none."""
+    root: Group | None = None
+    """The group that it is made from by a move over the ring."""
+    move: OpSpec | None = None
+    derived: list[Group] = field(default_factory=list)
+    """Those that are made from it."""
 
     @property
     def times(self) -> tuple[int, ...]:
-        return tuple(sorted({use.time for use in self.uses}))
+        """Of its uses and of moves from it, which are before operations."""
+        moves = {min(use.time for use in other.uses) for other in self.derived}
+        return tuple(sorted({use.time for use in self.uses} | moves))
 
     def bounds(self, name: str) -> LifetimeBoundBuffer:
         return LifetimeBoundBuffer(
             name,
             self.view.own_bytes,
             self.times,
-            first_use_is_read=not self.written,
+            first_use_is_read=not self.written and self.root is None,
             kept=self.in_memory,
             traffic=self.view.all_bytes,
-            whole_only=self.copy is None or not config.lx_boundary_clones,
+            whole_only=self.copy is None
+            or not config.lx_boundary_clones
+            or self.root is not None
+            or bool(self.derived),
         )
 
 
@@ -119,20 +135,65 @@ def _groups(
         readers, writer = reads.get(buffer, []), next(iter(writes.get(buffer, ())), None)
         if not readers or (writer is not None and readers[0].time <= writer.time):
             continue
-        found: dict[CoreView, Group] = {}
-        own = _written_view(operations, specs, views, writer)
-        if writer is not None and own is not None:
-            found[own] = Group(buffer, own, [writer], written=True)
-        for use in readers:
-            view = views[use.time][use.number]
-            if view is not None:
-                found.setdefault(view, Group(buffer, view)).uses.append(use)
-        for group in found.values():
-            others = len(readers) + group.written > len(group.uses)
-            group.in_memory = buffer in arguments or others
-            if len(group.times) > 1 and _is_allowed(group, specs):
-                groups.append(group)
+        groups += _families(operations, specs, views, buffer, writer, readers, buffer in arguments)
     return groups
+
+
+def _families(
+    operations: Sequence[Operation],
+    specs: Sequence[OpSpec],
+    views: Sequence[tuple[CoreView | None, ...]],
+    buffer: Buffer,
+    writer: Use | None,
+    readers: list[Use],
+    is_argument: bool,
+) -> list[Group]:
+    """The groups of a buffer; those that moves make come behind what they are made from."""
+    uses = [*([] if writer is None else [writer]), *readers]
+    seen = [views[use.time][use.number] for use in uses]
+    if writer is not None:
+        seen[0] = _written_view(operations, specs, views, writer)
+    arg = specs[uses[0].time].args[uses[0].number]
+    moves = config.lx_ring_moves and config.lx_boundary_clones
+    moves = moves and arg.device_dtype.name in OPFUNCS[RING_MOVE].formats
+    numbers = {time: i for i, time in enumerate(dict.fromkeys(use.time for use in uses))}
+    order = tuple([numbers[use.time] for use in uses])
+    limit = budget(config.lx_reserved)
+    found: list[Group] = []
+    for family in arrange(tuple(seen), order, writer is not None, limit, moves):
+        root = Group(buffer, family.root, [uses[n] for n in family.uses], family.written)
+        for view, numbers_of in family.derived:
+            move = ring_spec(family.root, view, arg.device_dtype)
+            if move is None:
+                continue
+            other = Group(buffer, view, [uses[n] for n in numbers_of], root=root, move=move)
+            other.copy = _copy_of(other, specs)
+            root.derived.append(other)
+        covered = len(root.uses) + sum(len(other.uses) for other in root.derived)
+        root.in_memory = is_argument or covered < len(uses)
+        if len(root.times) > 1 and _is_allowed(root, specs):
+            found += [root, *root.derived]
+    return found
+
+
+def _agree(groups: Sequence[Group], stays: list[list[Stay]]) -> None:
+    """Where not all of a family found room: what is not moved is loaded, or read in memory."""
+    placed = {id(group): bool(mine) for group, mine in zip(groups, stays)}
+    for group, mine in zip(groups, stays):
+        if group.root is not None or not group.derived:
+            continue
+        left = [other for other in group.derived if not placed[id(other)]]
+        if placed[id(group)] and left and not group.in_memory:
+            group.in_memory = group.copy is not None
+            placed[id(group)] = group.in_memory  # it cannot be stored: all of it in memory
+            if not group.in_memory:
+                mine.clear()
+    for group, mine in zip(groups, stays):
+        if group.root is None or placed[id(group.root)]:
+            continue
+        group.root = None
+        if group.copy is None or len(group.times) < 2:
+            mine.clear()
 
 
 def _written_view(
@@ -144,9 +205,9 @@ def _written_view(
     """The view of a result, if it may be written to scratchpads."""
     if writer is None:
         return None
-    op, spec = operations[writer.time], specs[writer.time]
-    kept = {s for c in spec.args[-1].device_coordinates for s in c.free_symbols}
-    if any(n > 1 for s, (_, n) in spec.iteration_space.items() if s not in kept):
+    op = operations[writer.time]
+    view = views[writer.time][writer.number]
+    if view is not None and view.holders is not None and not config.lx_ring_moves:
         return None  # one core of several has the sum
     if config.lx_residents == "reductions" and not op.reduced:
         return None
@@ -154,17 +215,19 @@ def _written_view(
         name = op.origin.aten.split(".")[1] if op.origin.aten.count(".") else op.opfunc
         if {name, op.opfunc}.isdisjoint(DOCUMENTED_OPS):
             return None
-    return views[writer.time][writer.number]
+    return view
 
 
 def _is_allowed(group: Group, specs: Sequence[OpSpec]) -> bool:
     """Whether it may stay, and whether copies can bring it in or out."""
-    group.copy = next(
-        (copy for use in group.uses if (copy := _copy_spec(specs[use.time], use.number, group))),
-        None,
-    )
+    group.copy = _copy_of(group, specs)
     needs_copy = not group.written or group.in_memory
     return not needs_copy or (group.copy is not None and config.lx_boundary_clones)
+
+
+def _copy_of(group: Group, specs: Sequence[OpSpec]) -> OpSpec | None:
+    found = (_copy_spec(specs[use.time], use.number, group) for use in group.uses)
+    return next((copy for copy in found if copy is not None), None)
 
 
 def _copy_spec(spec: OpSpec, number: int, group: Group) -> OpSpec | None:
@@ -227,9 +290,14 @@ class _Writer:
         self.before: dict[int, list[tuple[Operation, OpSpec]]] = {}
         self.after: dict[int, list[tuple[Operation, OpSpec]]] = {}
         self.count = 0
+        self._roots: dict[int, Buffer] = {}
+        """Where groups that others are made from are, by their ids."""
 
     def add(self, group: Group, stays: Sequence[Stay]) -> None:
         if not stays:
+            return
+        if group.root is not None:
+            self._move(group, stays[0])
             return
         whole = len(stays) == 1 and (stays[0].first, stays[0].last) == (
             group.times[0],
@@ -237,13 +305,14 @@ class _Writer:
         )
         if whole and group.written and not group.in_memory:
             self.lx[group.buffer] = stays[0].address  # nobody knows it from elsewhere
+            self._roots[id(group)] = group.buffer
             return
         covered = {t for t in group.times for s in stays if s.first <= t <= s.last}
         loads = any(not s.moved and s.first > group.times[0] for s in stays)
         stored = group.in_memory or loads or len(covered) < len(group.times)
         previous: Buffer | None = None
         for stay in stays:
-            inside = self._resident(group, stay)
+            inside = self._roots[id(group)] = self._resident(group, stay)
             for use in group.uses:
                 # A buffer moves before the operation at which its next stay begins.
                 ends = stay.last == use.time and any(
@@ -254,13 +323,22 @@ class _Writer:
             first = group.times[0]
             if group.written and stay.first == first:
                 if stored:
-                    self._copy(self.after, first, group, inside, group.buffer, "stored")
+                    self._copy(self.after, first, group, inside, group.buffer, "out of")
             elif stay.moved:
                 assert previous is not None
-                self._copy(self.before, stay.first, group, previous, inside, "moved")
+                self._copy(self.before, stay.first, group, previous, inside, "within")
             else:
-                self._copy(self.before, stay.first, group, group.buffer, inside, "loaded")
+                self._copy(self.before, stay.first, group, group.buffer, inside, "into")
             previous = inside
+
+    def _move(self, group: Group, stay: Stay) -> None:
+        """Over the ring, before its first reader."""
+        assert group.root is not None and group.move is not None
+        source, target = self._roots[id(group.root)], self._resident(group, stay)
+        for use in group.uses:
+            self._put(use, target)
+        copy = self._copy_operation(group, source, target, RING_MOVE, "between")
+        self.before.setdefault(group.times[0], []).append((copy, group.move))
 
     def _resident(self, group: Group, stay: Stay) -> Buffer:
         self.count += 1
@@ -290,18 +368,28 @@ class _Writer:
         how: str,
     ) -> None:
         assert group.copy is not None
+        copy = self._copy_operation(group, source, target, "identity", how, time)
+        where.setdefault(time, []).append((copy, group.copy))
+
+    def _copy_operation(
+        self,
+        group: Group,
+        source: Buffer,
+        target: Buffer,
+        opfunc: str,
+        how: str,
+        time: int | None = None,
+    ) -> Operation:
         use = group.uses[0]
         op = self.operations[use.time]
         accesses = [*op.inputs, *op.gather.values(), op.output]
         index = accesses[use.number].index
         ranges = {v: n for v, n in op.ranges.items() if v in index.free_symbols}
-        origin: Origin = self.operations[time].origin
-        reason = f"{how}: {target.name if how == 'loaded' else source.name} in the scratchpads"
-        copy = Operation(
-            "identity", "copy", ranges, (), [Access(source, index)], Access(target, index), {},
-            origin, reason=reason,
+        origin: Origin = self.operations[use.time if time is None else time].origin
+        return Operation(
+            opfunc, "copy", ranges, (), [Access(source, index)], Access(target, index), {},
+            origin, reason=f"{how} scratchpads",
         )  # fmt: skip
-        where.setdefault(time, []).append((copy, group.copy))
 
     def finish(self) -> Residency:
         operations: list[Operation] = []

@@ -108,6 +108,13 @@ void Assembler::test_mask(int mask) {
   byte(0x98);
   byte(0xc0 | mask << 3 | mask);
 }
+void Assembler::test_long_mask(int mask) {
+  byte(0xc4);
+  byte(0xe1);
+  byte(0xf9);
+  byte(0x98);
+  byte(0xc0 | mask << 3 | mask);
+}
 size_t Assembler::jump_if_not_zero_later() {
   jump_if_not_zero(0);
   return position();

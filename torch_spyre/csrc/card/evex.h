@@ -33,6 +33,9 @@ constexpr Encoding kLoadPs{0, 1, 0, 0x10}, kStorePs{0, 1, 0, 0x11}, kBroadcast{1
 constexpr Encoding kRoundPs{1, 3, 0, 0x08}, kToInt{2, 1, 0, 0x5b}, kToFloat{0, 1, 0, 0x5b};
 constexpr Encoding kPermuteWords2{1, 2, 1, 0x7d};
 constexpr Encoding kMinUD{1, 2, 0, 0x3b}, kMaxUD{1, 2, 0, 0x3f}, kCompareUD{1, 3, 0, 0x1e};
+// 32 lanes of 16 bits
+constexpr Encoding kAddW{1, 1, 0, 0xfd}, kSubW{1, 1, 0, 0xf9}, kTestW{1, 2, 1, 0x26},
+    kCompareUW{1, 3, 1, 0x3e};
 // float64
 constexpr Encoding kToDoubles{0, 1, 0, 0x5a}, kAddPd{1, 1, 1, 0x58}, kMulPd{1, 1, 1, 0x59},
     kFma231Pd{1, 2, 1, 0xb8};
@@ -77,6 +80,7 @@ class Assembler {
   void jump(size_t target);
   // Sets the zero flag where no bit of the mask is set.
   void test_mask(int mask);
+  void test_long_mask(int mask);  // of 32 bits
   // A jump whose target is not known yet; resolve() says it.
   size_t jump_if_not_zero_later();
   void resolve(size_t jump);

@@ -143,16 +143,53 @@ SPYRE_SIMD_INLINE F32x8 normal_cdf(const F32x8& any) {
 // ---- For results of 16 bits: relative errors below 2^-19, a five-hundredth of half a unit of
 // DLFloat16. Polynomials are minimax fits of the relative error.
 
-// At the limits 2^n is zero and infinity. A sum with 1.5 * 2^23 is a whole number in its lowest
-// bits.
-SPYRE_SIMD_INLINE F32x8 short_exp(const F32x8& any) {
-  const F32x8 x = min(splat(88.8f), max(splat(-88.0f), any));
-  const F32x8 shifted = fma(x, splat(1.44269504088896341f), splat(0x1.8p23f));
+// exp(rest) of sign * x = n * ln 2 + rest; the lowest bits of `shifted`, a sum with 1.5 * 2^23, are
+// n. With sign -1 all odd terms change theirs, and no bit of the result does.
+SPYRE_SIMD_INLINE F32x8 short_exp_of_rest(const F32x8& x, float sign, F32x8& shifted) {
+  shifted = fma(x, splat(sign * 1.44269504088896341f), splat(0x1.8p23f));
   const F32x8 n = shifted - splat(0x1.8p23f);
-  const F32x8 rest = fma(n, splat(-0.693147180559945309f), x);
-  const F32x8 p = polynomial(rest, 8.29765014e-3f, 4.19154204e-2f, 1.66675746e-1f, 4.99988943e-1f,
-                             0.999999702f, 1.00000012f);
-  return p * power_of_two(bits<I32x8>(shifted));
+  const F32x8 rest = fma(n, splat(sign * -0.693147180559945309f), x);
+  return polynomial(rest, sign * 8.29765014e-3f, 4.19154204e-2f, sign * 1.66675746e-1f,
+                    4.99988943e-1f, sign * 0.999999702f, 1.00000012f);
+}
+
+// Exponentials of any number; at the limits 2^n is zero and infinity.
+struct AnyExponential {
+  SPYRE_SIMD_INLINE static F32x8 of(const F32x8& any) {
+    F32x8 shifted;
+    const F32x8 x = min(splat(88.8f), max(splat(-88.0f), any));
+    const F32x8 p = short_exp_of_rest(x, 1.0f, shifted);
+    return p * power_of_two(bits<I32x8>(shifted));
+  }
+  SPYRE_SIMD_INLINE static F32x8 of_minus(const F32x8& x) { return of(-x); }
+};
+
+// The same bits for numbers of magnitudes up to 80, where n can be added to an exponent.
+struct NearExponential {
+  SPYRE_SIMD_INLINE static F32x8 scaled(const F32x8& p, const F32x8& shifted) {
+    return bits<F32x8>(bits<U32x8>(p) + (bits<U32x8>(shifted) << 23));
+  }
+  SPYRE_SIMD_INLINE static F32x8 of(const F32x8& x) {
+    F32x8 shifted;
+    const F32x8 p = short_exp_of_rest(x, 1.0f, shifted);
+    return scaled(p, shifted);
+  }
+  SPYRE_SIMD_INLINE static F32x8 of_minus(const F32x8& x) {
+    F32x8 shifted;
+    const F32x8 p = short_exp_of_rest(x, -1.0f, shifted);
+    return scaled(p, shifted);
+  }
+};
+
+SPYRE_SIMD_INLINE F32x8 short_exp(const F32x8& x) { return AnyExponential::of(x); }
+
+template <class Exponential>
+SPYRE_SIMD_INLINE F32x8 short_sigmoid(const F32x8& x) {
+  return 1.0f / (1.0f + Exponential::of_minus(x));
+}
+template <class Exponential>
+SPYRE_SIMD_INLINE F32x8 short_silu(const F32x8& x) {
+  return x / (1.0f + Exponential::of_minus(x));
 }
 
 SPYRE_SIMD_INLINE F32x8 short_tanh(const F32x8& x) {
@@ -166,12 +203,13 @@ SPYRE_SIMD_INLINE F32x8 short_tanh(const F32x8& x) {
 
 // x * normal_cdf(x). The tail is exp(-x * x / 2) * R(|x|), R by a polynomial in 1 / (1 + 0.4 |x|);
 // x has 16 bits, so its square is exact.
+template <class Exponential>
 SPYRE_SIMD_INLINE F32x8 short_gelu(const F32x8& x) {
   const F32x8 a = min(splat(8.0f), magnitude_of(x));  // NaN stays: it is the second operand
   const F32x8 t = 1.0f / fma(a, splat(0.4f), splat(1.0f));
   const F32x8 r = polynomial(t, 5.70516214e-2f, -2.59988308e-1f, 3.53145957e-1f, -2.79751676e-3f,
                              1.98546007e-1f, 1.53671160e-1f, 3.70449590e-4f);
-  return max(F32x8{}, x) - a * r * short_exp(a * a * -0.5f);
+  return max(F32x8{}, x) - a * r * Exponential::of(a * a * -0.5f);
 }
 
 // sin of x + quarter * pi/2.

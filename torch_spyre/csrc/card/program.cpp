@@ -71,7 +71,8 @@ enum Kind : int64_t {
   LOOP_BEGIN,
   LOOP_END,
   SCATTER,
-  WORK
+  WORK,
+  RING
 };
 
 constexpr int64_t kMaxCores = 1024;
@@ -164,8 +165,8 @@ class Parser {
   StepHead parse_head(WordReader& reader) const {
     StepHead head;
     head.kind = reader.next();
-    if (head.kind < TILE || head.kind > WORK) {
-      reader.fail("its kind is " + std::to_string(head.kind) + ", this card knows 1 to 9");
+    if (head.kind < TILE || head.kind > RING) {
+      reader.fail("its kind is " + std::to_string(head.kind) + ", this card knows 1 to 10");
     }
     reader.next();  // its length
     head.cores = static_cast<int>(reader.next(0, kMaxCores, "the number of cores"));
@@ -200,6 +201,9 @@ class Parser {
         break;
       case TOPK:
         step.what = parse_topk(reader, step.head);
+        break;
+      case RING:
+        step.what = parse_ring(reader, step.head);
         break;
       default:
         step.what = LoopStep{reader.next(0, INT64_MAX, "the count of a loop"), 0};
@@ -244,6 +248,8 @@ void run_step(const ProgramStep& step, const RunContext& context) {
       return run_gather(std::get<GatherStep>(step.what), step.head, context);
     case TOPK:
       return run_topk(std::get<TopkStep>(step.what), step.head, context);
+    case RING:
+      return run_ring(std::get<RingStep>(step.what), step.head, context);
   }
 }
 
@@ -325,6 +331,8 @@ const char* step_kind_name(int64_t kind) {
       return "scatter";
     case TOPK:
       return "topk";
+    case RING:
+      return "ring";
     default:
       return "loop";
   }

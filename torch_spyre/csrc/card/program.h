@@ -3,7 +3,7 @@
 // A program begins with a header of 16 bytes, little endian; the steps follow as 64-bit words:
 //
 //   byte  0  magic "SPYREPRG"
-//   byte  8  uint32 version: 3
+//   byte  8  uint32 version: 4
 //   byte 12  uint32 number of words; 0 is the empty program, which does nothing
 //
 // docs/formats/program.md has the words of the steps. Reading them is done once, running them any
@@ -31,6 +31,7 @@
 #include "matmul.h"
 #include "memory.h"
 #include "pool.h"
+#include "ring.h"
 #include "steps.h"
 #include "tile.h"
 #include "topk.h"
@@ -41,7 +42,7 @@ constexpr Address kProgramSegment = 0x1C'0000'0000;
 constexpr Address kProgramSegmentEnd = 0x20'0000'0000;
 
 constexpr std::string_view kProgramMagic = "SPYREPRG";
-constexpr uint32_t kProgramVersion = 3;
+constexpr uint32_t kProgramVersion = 4;
 constexpr size_t kProgramHeaderBytes = 16;
 
 // A program in place: its first byte up to the end of its allocation.
@@ -58,7 +59,7 @@ struct LoopStep {
 
 struct ProgramStep {
   StepHead head;
-  std::variant<LoopStep, TileStep, MatmulStep, CopyStep, GatherStep, TopkStep> what;
+  std::variant<LoopStep, TileStep, MatmulStep, CopyStep, GatherStep, TopkStep, RingStep> what;
   Totals totals;  // of one run: those of its operations
 };
 

@@ -20,7 +20,8 @@ enum Kind : int64_t {
   LOOP_BEGIN,
   LOOP_END,
   SCATTER,
-  WORK
+  WORK,
+  RING
 };
 
 StepHead read_head(WordReader& reader) {
@@ -210,6 +211,9 @@ std::shared_ptr<const ShadowProgram> parse_shadow(std::span<const std::byte> pro
       case SCATTER:
         step.what = parse_scatter(reader, step.head);
         break;
+      case RING:
+        step.what = parse_ring(reader, step.head);
+        break;
       default:
         step.what = parse_topk(reader, step.head);
     }
@@ -231,6 +235,8 @@ std::vector<const OperandAddress*> addresses_of(const ShadowStep& step) {
     found = {&gather->value.address, &gather->index.address, &gather->out.address};
   } else if (const auto* topk = std::get_if<TopkStep>(&step.what)) {
     found = {&topk->input.address, &topk->output.address};
+  } else if (const auto* ring = std::get_if<RingStep>(&step.what)) {
+    found = {&ring->source, &ring->target};
   }
   return found;
 }

@@ -17,6 +17,7 @@
 #include "address_map.h"
 #include "copy_step.h"
 #include "gather.h"
+#include "ring.h"
 #include "shadow.h"
 #include "steps.h"
 #include "tile_kernels.h"
@@ -88,7 +89,8 @@ struct ShadowLoop {
 
 struct ShadowStep {
   StepHead head;
-  std::variant<ShadowLoop, ShadowTile, ShadowMatmul, ShadowCopy, GatherStep, TopkStep> what;
+  std::variant<ShadowLoop, ShadowTile, ShadowMatmul, ShadowCopy, GatherStep, TopkStep, RingStep>
+      what;
 };
 
 struct ShadowProgram {

@@ -62,6 +62,7 @@ class ShadowRun {
   void run_gather(const GatherStep& step);
   void run_scatter_tags(const GatherStep& step, int core);
   void run_topk(const TopkStep& step);
+  void run_ring(const RingStep& step);
 
   Register load(const TileOperand& operand, int number, int core, int64_t offset,
                 int64_t sticks_left, int lanes);

@@ -325,6 +325,21 @@ void ShadowRun::put_elements(const ShadowCopy::Side& side, int core,
   finish_stick();
 }
 
+// ---- Moves over the ring ------------------------------------------------------------------------
+
+void ShadowRun::run_ring(const RingStep& step) {
+  const int64_t sticks = step.sticks();
+  for (const RingStep::Transfer& transfer : step.transfers) {
+    for (int64_t n = 0; n < sticks; n++) {
+      const auto [from, to] = step.stick(n);
+      Bits data;
+      uint64_t tag = 0;
+      read_stick(0, transfer.source, transfer.source_offset + from, data, tag);
+      write_stick(1, transfer.target, transfer.target_offset + to, data, tag);
+    }
+  }
+}
+
 // ---- Gather, scatter, topk ----------------------------------------------------------------------
 
 void ShadowRun::run_gather(const GatherStep& step) {

@@ -190,6 +190,7 @@ struct Bench {
   Workspace space;
   std::vector<uint32_t> rows;  // registers that last from phase to phase
   SpareTotals totals;
+  const TileWalk* points_of = nullptr;  // whose reduced points are in the space, all of them
 };
 
 Bench& own_bench() {
@@ -267,8 +268,12 @@ void run_body(const Machine& machine, int core, const Block& block, const TilePh
   for (int64_t first = 0; first < walk.reduced_points; first += batch) {
     const int64_t some = std::min(batch, walk.reduced_points - first);
     size_t count = 0;
-    for (int64_t r = 0; r < some; r++, reduced.step()) {
+    const bool all = some == walk.reduced_points;
+    for (int64_t r = 0; r < some && !(all && bench.points_of == &walk); r++, reduced.step()) {
       reduced.here(space.points[r]);
+    }
+    bench.points_of = all ? &walk : nullptr;
+    for (int64_t r = 0; r < some; r++) {
       for (const TileRun& run : block.runs) parts[count++] = {&run, &space.points[r]};
     }
     tile.parts = {parts, count};
@@ -318,7 +323,7 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
     reducer.clear(kept.lanes);
     bench.space.use_lanes();
     for (int core : team.cores) {
-      if (team.cores.size() > 1) bench.space.operands_known = 0;
+      if (team.cores.size() > 1) bench.space.operands_known = bench.space.fixed_known = 0;
       reducer.begin_core();
       run_body(machine, core, block, phase, bench, reducer);
       reducer.end_core(machine.table, core == leader);
@@ -374,6 +379,8 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
   Odometer kept(walk.kept, step.operands.size(), true);
   kept.seek(first);
   space.use_lanes();
+  space.operands_assumed = space.fixed_known = 0;
+  bench.points_of = nullptr;
   for (int64_t at = first; at < last; at += most_groups) {
     const int64_t groups = std::min(most_groups, last - at);
     size_t count = 0;

@@ -36,6 +36,13 @@ bool is_power_of_two(uint32_t bits) {
   return (bits & 0x7fffff) == 0 && (bits & 0x7f800000) != 0 && (bits & 0x7f800000) != 0x7f800000;
 }
 
+// Whether the groups of a run have other lanes of this operand each.
+bool moves(const TileStep& step, int operand) {
+  return std::any_of(step.walks.begin(), step.walks.end(), [&](const TileWalk& walk) {
+    return !walk.kept.empty() && walk.kept.back().strides[operand] != 0;
+  });
+}
+
 struct Untranslatable {};
 
 }  // namespace
@@ -43,16 +50,23 @@ struct Untranslatable {};
 // ---- Translating --------------------------------------------------------------------------------
 
 // How much is known of magnitudes; see tile_code.h.
-enum class TileForm { ORDINARY, CHECKED, ANY };
+enum class TileForm { ORDINARY, GUARDED, CHECKED, ANY };
 
 class TileTranslator {
  public:
   TileTranslator(const TileStep& step, TileCode& to, TileForm form)
       : step_(step), to_(to), form_(form) {
-    for (const TileCode::Stream& stream : to_.streams_) code_.add_stream(stream.apart);
+    for (const TileCode::Stream& stream : to_.streams_) {
+      code_.add_stream(stream.apart, is_fixed(stream));
+    }
   }
 
   VectorCode run() {
+    if (form_ == TileForm::GUARDED) {
+      for (size_t i = 0; i < to_.guards_.size(); i++) {
+        code_.guard_codes(operand_stream(to_.guards_[i]), static_cast<int>(i));
+      }
+    }
     for (half_ = 0; half_ < 2; half_++) {
       registers_.fill({});
       for (size_t i = 0; i < to_.instructions_.size(); i++) translate(i);
@@ -107,6 +121,12 @@ class TileTranslator {
     const int inputs = inputs_of(in.opcode);
     const bool immediate = in.opcode == ADD_CONSTANT || in.opcode == MUL_CONSTANT;
     Lanes b, c;
+    if (to_.divides_[at] && is_ordinary()) {
+      const int reciprocal = splat(TileCode::Source::RESULT_RECIPROCAL, in.b);
+      registers_[in.destination] = {code_.make(VectorOp::MUL, rounded(in.a).value, reciprocal),
+                                    false, in.then_round};
+      return;
+    }
     if (!immediate && inputs > 1) b = second(in.b, in.b_is);
     if (inputs > 2) c = rounded(in.c);
     Lanes lanes = apply(in, in.opcode, inputs > 0 ? in.a : -1, b, c);
@@ -125,7 +145,11 @@ class TileTranslator {
       a = commutes_with_rounding(opcode) ? get(a_register) : rounded(a_register);
     }
     Lanes lanes;
-    lanes.value = record_instruction(code_, opcode, a.value, b.value, c.value, in.imm0, in.imm1);
+    const bool near = nearness_of(opcode) > 0 &&
+                      (is_ordinary() || (is_checked() && a.coarse && opcode == SHORT_GELU_ERF));
+    lanes.value =
+        near ? record_near(code_, opcode, a.value)
+             : record_instruction(code_, opcode, a.value, b.value, c.value, in.imm0, in.imm1);
     if (lanes.value < 0) throw Untranslatable{};
     if (commutes_with_rounding(opcode)) {
       lanes.coarse = a.coarse;
@@ -142,6 +166,9 @@ class TileTranslator {
     }
     return lanes;
   }
+
+  bool is_ordinary() const { return form_ == TileForm::ORDINARY || form_ == TileForm::GUARDED; }
+  bool is_checked() const { return form_ == TileForm::CHECKED; }
 
   Lanes& get(int reg) {
     Lanes& lanes = registers_[reg];
@@ -302,7 +329,10 @@ class TileTranslator {
     if (at != to_.streams_.end()) return static_cast<int>(at - to_.streams_.begin());
     if (to_.streams_.size() == kMaxStreams) throw Untranslatable{};
     to_.streams_.push_back(wanted);
-    return code_.add_stream(apart);
+    return code_.add_stream(apart, is_fixed(wanted));
+  }
+  bool is_fixed(const TileCode::Stream& stream) const {
+    return stream.source == TileCode::Source::OPERAND && !moves(step_, stream.number);
   }
 
   const TileStep& step_;
@@ -319,6 +349,56 @@ class TileTranslator {
 };
 
 namespace {
+
+// Whether a result probably has the few bits of DLFloat16; that it does is seen when it is used.
+bool is_coarse_result(const TileStep& step, int number) {
+  const auto has_few_bits = [](uint32_t word) {
+    return (word & ((1u << Dlfloat16::kShift) - 1)) == 0;
+  };
+  bool coarse = false;
+  for (const TilePhase& phase : step.phases) {
+    for (const TileReduction& reduction : phase.reductions) {
+      if (reduction.destination == number) coarse = false;
+    }
+    for (const TileInstruction& in : phase.epilogue) {
+      if (in.opcode == STORE || in.destination != number) continue;
+      const bool limits =
+          in.opcode == CLIP && in.a == number && has_few_bits(in.imm0) && has_few_bits(in.imm1);
+      coarse =
+          in.then_round || (in.opcode == ROUND && is_code_format(in.format)) || (limits && coarse);
+    }
+  }
+  return coarse;
+}
+
+// Where a division is by one value for each row and its quotient is needed in DLFloat16 only, a
+// product with a reciprocal gives the same code, if that is not too small and less than 2^-22 too
+// large. Dividend and divisor have 10 significant bits, a limit between two codes has 11. So a
+// quotient that is not on such a limit is further away from it than 2^-21, and one that is on it
+// belongs to the code above, as everything does that is a little larger.
+bool divides_by_reciprocal(const TileStep& step, const std::vector<TileInstruction>& instructions,
+                           size_t at, const std::vector<int>& lasting,
+                           const std::vector<TileReduction>& reductions) {
+  const TileInstruction& division = instructions[at];
+  if (division.opcode != DIV || division.b_is != SecondInput::RESULT || division.is_pair() ||
+      !step.reduce_lanes || !step.compact || !is_coarse_result(step, division.b)) {
+    return false;
+  }
+  if (division.then_round) return true;
+  const int reg = division.destination;
+  for (size_t i = at + 1; i < instructions.size(); i++) {
+    const TileInstruction& in = instructions[i];
+    if (in.opcode == STORE && in.a == reg) {
+      if (!is_code_format(step.operands[in.destination].format)) return false;
+    } else if (in.opcode != LOAD && (in.a == reg || in.b == reg || in.c == reg)) {
+      return false;
+    }
+    if (in.opcode != STORE && in.destination == reg) return true;
+  }
+  return std::find(lasting.begin(), lasting.end(), reg) == lasting.end() &&
+         std::none_of(reductions.begin(), reductions.end(),
+                      [&](const TileReduction& r) { return r.source == reg; });
+}
 
 // Code stores later than the program says, at the end of 32 lanes: nobody may load from where
 // something was stored before.
@@ -352,12 +432,15 @@ std::vector<int64_t> key_of(const TileStep& step, const std::vector<TileInstruct
   const auto add_operand = [&](int number) {
     const TileOperand& operand = step.operands[number];
     key.insert(key.end(), {static_cast<int64_t>(operand.format), static_cast<int64_t>(operand.form),
-                           operand.sub_stride, step.shapes[number].sticks});
+                           operand.sub_stride, step.shapes[number].sticks, moves(step, number)});
   };
   for (const TileInstruction& in : instructions) {
     key.insert(key.end(), {in.opcode, in.destination, in.a, in.b, in.c, in.imm0, in.imm1,
                            static_cast<int64_t>(in.format), in.then_round,
                            static_cast<int64_t>(in.b_is), in.then_opcode});
+    if (in.opcode == DIV && in.b_is == SecondInput::RESULT) {
+      key.push_back(step.compact && is_coarse_result(step, in.b));
+    }
     if (in.opcode == LOAD) add_operand(in.a);
     if (in.opcode == STORE) add_operand(in.destination);
     if (in.b_is == SecondInput::OPERAND || in.b_is == SecondInput::STILL_OPERAND) {
@@ -391,12 +474,28 @@ std::shared_ptr<const TileCode> TileCode::translate(
     code->codes_.push_back(is_code_format(operand.format));
   }
   code->loaded_.resize(step.operands.size());
+  for (size_t i = 0; i < instructions.size(); i++) {
+    code->divides_.push_back(
+        divides_by_reciprocal(step, instructions, i, code->lasting_, reductions));
+  }
   try {
     const VectorCode any = TileTranslator(step, *code, TileForm::ANY).run();
+    for (size_t i = 0; i < step.operands.size(); i++) {
+      const int number = static_cast<int>(i);
+      if (!step.phases.empty() && code->loaded_[i] && code->codes_[i] && moves(step, number) &&
+          step.operands[i].form == OperandForm::VECTOR) {
+        code->guards_.push_back(number);
+      }
+    }
+    if (code->guards_.size() > kMaxGuards) code->guards_.clear();
     code->any_ = compile_vectors(any, step.lanes);
     code->ordinary_ =
         compile_vectors(TileTranslator(step, *code, TileForm::ORDINARY).run(), step.lanes);
     if (code->any_ == nullptr) return nullptr;
+    if (!code->guards_.empty()) {
+      code->guarded_ =
+          compile_vectors(TileTranslator(step, *code, TileForm::GUARDED).run(), step.lanes, &any);
+    }
     try {
       code->checked_ =
           compile_vectors(TileTranslator(step, *code, TileForm::CHECKED).run(), step.lanes, &any);
@@ -414,34 +513,44 @@ std::shared_ptr<const TileCode> TileCode::translate(
 
 namespace {
 
-// Of `lanes` codes, a multiple of 32; infinity and NaN give the widest bounds.
+// What a scan of codes has seen, by lane: the largest magnitudes, and the smallest less one, so
+// that zero counts as large.
+struct alignas(64) CodeScan {
+  uint16_t most[32], least[32];
+  CodeScan() {
+    std::fill_n(most, 32, uint16_t{0});
+    std::fill_n(least, 32, uint16_t{0xffff});
+  }
+  // Infinity and NaN give the widest bounds.
+  Bounds bounds() const {
+    const uint16_t largest = *std::max_element(most, most + 32);
+    const uint16_t smallest = *std::min_element(least, least + 32);
+    if (largest >= Dlfloat16::kInfinity) {
+      return {0.0f, std::numeric_limits<float>::infinity(), true, true};
+    }
+    if (largest == 0) return Bounds::of(0);
+    return {decode_dlfloat16(static_cast<uint16_t>(smallest + 1)), decode_dlfloat16(largest), true,
+            true};
+  }
+};
+
+// `lanes` codes, a multiple of 32.
 #if defined(__x86_64__)
-[[gnu::target("avx512f,avx512bw")]] Bounds bounds_of_codes(const std::byte* from, int64_t lanes) {
+[[gnu::target("avx512f,avx512bw")]] void scan_codes(CodeScan& scan, const std::byte* from,
+                                                    int64_t lanes) {
   const __m512i kMagnitude = _mm512_set1_epi16(Dlfloat16::kMagnitude);
   const __m512i kOne = _mm512_set1_epi16(1);
-  __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1);
+  __m512i most = _mm512_load_si512(scan.most), least = _mm512_load_si512(scan.least);
   for (int64_t i = 0; i < lanes; i += 32) {
     const __m512i magnitude = _mm512_and_si512(_mm512_loadu_si512(from + 2 * i), kMagnitude);
     most = _mm512_max_epi16(most, magnitude);
-    least = _mm512_min_epu16(least, _mm512_sub_epi16(magnitude, kOne));  // zero counts as large
+    least = _mm512_min_epu16(least, _mm512_sub_epi16(magnitude, kOne));
   }
-  alignas(64) uint16_t all_most[32], all_least[32];
-  _mm512_store_si512(all_most, most);
-  _mm512_store_si512(all_least, least);
-  uint16_t largest = 0, smallest = 0xffff;
-  for (int i = 0; i < 32; i++) {
-    largest = std::max(largest, all_most[i]);
-    smallest = std::min(smallest, all_least[i]);
-  }
-  if (largest >= Dlfloat16::kInfinity) {
-    return {0.0f, std::numeric_limits<float>::infinity(), true, true};
-  }
-  if (largest == 0) return Bounds::of(0);
-  return {decode_dlfloat16(static_cast<uint16_t>(smallest + 1)), decode_dlfloat16(largest), true,
-          true};
+  _mm512_store_si512(scan.most, most);
+  _mm512_store_si512(scan.least, least);
 }
 #else
-Bounds bounds_of_codes(const std::byte*, int64_t) { return {}; }
+void scan_codes(CodeScan&, const std::byte*, int64_t) {}
 #endif
 
 }  // namespace
@@ -452,39 +561,64 @@ struct TileCode::Knowledge {
   Bounds registers[kTileRegisters];
 };
 
-// False when an operand ends inside of the tile.
-bool TileCode::know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge) const {
+bool TileCode::has_assumptions(const Workspace& space) const {
+  return guarded_ != nullptr && std::all_of(guards_.begin(), guards_.end(), [&](int operand) {
+           return (space.operands_assumed >> operand & 1) != 0;
+         });
+}
+
+bool TileCode::know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge,
+                             bool assume) const {
   const TileStep& step = tile.machine.step;
   for (const Stream& stream : streams_) {
     if (stream.source != Source::OPERAND && stream.source != Source::SPLAT_OPERAND) continue;
     const TileOperand& operand = step.operands[stream.number];
     Bounds& bounds = knowledge.operands[stream.number] = Bounds::none();
     const uint32_t bit = 1u << stream.number;
+    const bool fixed = tile.whole_block && operand.limits[tile.core] < 0 &&
+                       std::all_of(
+                           tile.walk.kept.begin(), tile.walk.kept.end(),
+                           [&](const TileDim& dim) { return dim.strides[stream.number] == 0; });
     if (tile.whole_block && (space.operands_known & bit) != 0) {
       bounds = space.operand_bounds[stream.number];
       continue;
     }
+    if (fixed && (space.fixed_known & bit) != 0) {
+      bounds = space.fixed_bounds[stream.number];
+      continue;
+    }
+    const bool assumed =
+        assume && std::find(guards_.begin(), guards_.end(), stream.number) != guards_.end();
+    if (assumed) bounds = space.operand_assumptions[stream.number];
+    CodeScan scan;
+    const bool scans = loaded_[stream.number] && !assumed && stream.source == Source::OPERAND &&
+                       is_code_format(operand.format);
     for (const Part& part : tile.parts) {
+      if (!scans && stream.source == Source::OPERAND && operand.limits[tile.core] < 0) break;
       const Place place = place_of(tile, part, stream.number);
       if (place.left != kAllSticks) return false;
-      if (!loaded_[stream.number]) continue;
       const int64_t groups = place.stride == 0 ? 1 : place.count;
       if (stream.source == Source::SPLAT_OPERAND) {
         for (int64_t i = 0; i < groups; i++) {
           bounds.include(Bounds::of(
               load_splat(operand, place.at + i * place.stride, tile.machine.context.numerics)));
         }
-      } else if (!is_code_format(operand.format)) {
-        bounds = {};
-      } else if (place.stride == kStickBytes) {
-        bounds.include(bounds_of_codes(place.at, groups * step.lanes));
-      } else {
+      } else if (scans && place.stride == kStickBytes) {
+        scan_codes(scan, place.at, groups * step.lanes);
+      } else if (scans) {
         for (int64_t i = 0; i < groups; i++) {
-          bounds.include(bounds_of_codes(place.at + i * place.stride, step.lanes));
+          scan_codes(scan, place.at + i * place.stride, step.lanes);
         }
       }
     }
-    if (tile.whole_block && loaded_[stream.number]) {
+    if (scans) bounds = scan.bounds();
+    if (!loaded_[stream.number] || assumed) continue;
+    if (stream.source == Source::OPERAND && !is_code_format(operand.format)) bounds = {};
+    if (fixed) {
+      space.fixed_bounds[stream.number] = bounds;
+      space.fixed_known |= bit;
+    }
+    if (tile.whole_block) {
       space.operand_bounds[stream.number] = bounds;
       space.operands_known |= bit;
     }
@@ -520,6 +654,12 @@ bool TileCode::stays_ordinary(const Workspace& space, Knowledge& knowledge) cons
   for (const TileInstruction& in : instructions_) {
     Bounds exact;
     bool then_round = in.then_round;
+    const float nearness = nearness_of(in.opcode);
+    if (nearness > 0 && !(registers[in.a].most <= nearness)) return false;
+    if (divides_[&in - instructions_.data()] &&
+        !(registers[in.a].coarse && space.result_bounds[in.b].coarse)) {
+      return false;
+    }
     switch (in.opcode) {
       case LOAD:
         registers[in.destination] = knowledge.operands[in.a];
@@ -563,8 +703,9 @@ bool TileCode::runs_everywhere(const Machine& machine) const {
 
 bool TileCode::run(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const {
   if (tile.machine.context.numerics != Numerics::DLFLOAT16) return false;
+  if (has_assumptions(space) && run_guarded(tile, space, totals)) return true;
   Knowledge knowledge;
-  if (!know_operands(tile, space, knowledge)) return false;
+  if (!know_operands(tile, space, knowledge, false)) return false;
   const bool in_range = std::all_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
     return stream.source != Source::OPERAND || !loaded_[stream.number] || !codes_[stream.number] ||
            knowledge.operands[stream.number].keeps_in_range();
@@ -573,17 +714,86 @@ bool TileCode::run(const TileView& tile, Workspace& space, std::span<const Total
   const bool checked = in_range && checked_ != nullptr;
   run_parts(ordinary ? *ordinary_ : checked ? *checked_ : *any_, tile, space, totals);
   for (int reg : lasting_) space.bounds[reg] = ordinary ? knowledge.registers[reg] : Bounds{};
+  if (ordinary && guarded_ != nullptr && !has_assumptions(space)) {
+    assume_for_next(space, knowledge);
+  }
   return true;
 }
 
-void TileCode::run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
-                         std::span<const TotalsAt> totals) const {
+// False when nothing was done: the bounds of earlier tiles do not show that all stays ordinary, or
+// an operand ends inside of the tile.
+bool TileCode::run_guarded(const TileView& tile, Workspace& space,
+                           std::span<const TotalsAt> totals) const {
+  const auto is_known = [&](int operand) { return (space.operands_known >> operand & 1) != 0; };
+  if (tile.whole_block && std::all_of(guards_.begin(), guards_.end(), is_known)) return false;
+  Knowledge knowledge;
+  if (!know_operands(tile, space, knowledge, true)) return false;
+  const bool in_range = std::all_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
+    return stream.source != Source::OPERAND || !loaded_[stream.number] || !codes_[stream.number] ||
+           knowledge.operands[stream.number].keeps_in_range();
+  });
+  if (!in_range || !stays_ordinary(space, knowledge)) return false;
+  const int64_t cold = run_parts(*guarded_, tile, space, totals);
+  for (int reg : lasting_) space.bounds[reg] = cold == 0 ? knowledge.registers[reg] : Bounds{};
+  for (int operand : guards_) {
+    const uint32_t bit = 1u << operand;
+    if (cold == 0 && tile.whole_block) {
+      space.operand_bounds[operand] = knowledge.operands[operand];
+      space.operands_known |= bit;
+    }
+    constexpr int64_t kSome = 16 * 32;  // lanes, with one exception among them
+    if (cold * kSome > tile.lanes) space.operands_assumed &= ~bit;  // look again
+  }
+  return true;
+}
+
+// With some room, if all stays ordinary with it, too.
+void TileCode::assume_for_next(Workspace& space, Knowledge& knowledge) const {
+  const auto codes_within = [](const Bounds& b) { return b.most > 0 && b.least <= b.most; };
+  for (const float room : {16.0f, 2.0f, 1.0f}) {
+    Knowledge wider;
+    std::copy(std::begin(knowledge.operands), std::end(knowledge.operands),
+              std::begin(wider.operands));
+    for (int operand : guards_) {
+      Bounds& bounds = wider.operands[operand];
+      if (!codes_within(bounds)) return;  // zeros only
+      // What later phases make of more room for large numbers may be out of range: e^-x.
+      bounds.least /= room;
+      bounds.most = decode_dlfloat16(encode_dlfloat16(bounds.most * std::min(room, 1.25f)));
+      if (!bounds.keeps_in_range()) bounds = knowledge.operands[operand];
+    }
+    if (room > 1.0f && !stays_ordinary(space, wider)) continue;
+    for (int operand : guards_) {
+      space.operand_assumptions[operand] = wider.operands[operand];
+      space.operands_assumed |= 1u << operand;
+    }
+    return;
+  }
+}
+
+int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
+                            std::span<const TotalsAt> totals) const {
   const TileStep& step = tile.machine.step;
   VectorFrame frame;
   uint32_t splats[kMaxStreams][kMaxGroups];
   int64_t group = 0;  // of the tile
   const int64_t kept_groups = tile.kept_lanes / step.lanes;
-  for (const Part& part : tile.parts) {
+  CodeLimits limits[kMaxGuards];
+  if (&code == guarded_.get()) {
+    frame.limits = limits;
+    for (size_t i = 0; i < guards_.size(); i++) {
+      const Bounds& bounds = space.operand_assumptions[guards_[i]];
+      limits[i].set(encode_dlfloat16(bounds.least), encode_dlfloat16(bounds.most));
+    }
+  }
+  for (size_t i = 0; i < streams_.size(); i++) {
+    if (streams_[i].source != Source::RESULT_RECIPROCAL) continue;
+    const uint32_t* result = space.results[streams_[i].number];
+    for (int64_t g = 0; g < kept_groups; g++, result += step.result_lanes()) {
+      splats[i][g] = std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(*result)) + 1;
+    }
+  }
+  const auto place_streams = [&](const Part& part) {
     frame.groups = part.run->count;
     for (size_t i = 0; i < streams_.size(); i++) {
       const int number = streams_[i].number;
@@ -612,6 +822,9 @@ void TileCode::run_parts(const CompiledVectors& code, const TileView& tile, Work
         case Source::RESULT_SPLAT:
           lanes_at(space.results[number], group % kept_groups, step.result_lanes());
           break;
+        case Source::RESULT_RECIPROCAL:
+          lanes_at(splats[i], group % kept_groups, 1);
+          break;
         case Source::RESULT_LANES:
           lanes_at(space.results[number], group % kept_groups, step.lanes);
           break;
@@ -631,9 +844,44 @@ void TileCode::run_parts(const CompiledVectors& code, const TileView& tile, Work
         }
       }
     }
+  };
+  if (is_regular(tile)) {
+    // Each part is as far from the one before as the reduced dimension says.
+    place_streams(tile.parts[0]);
+    std::byte* at[kMaxStreams];
+    int64_t apart[kMaxStreams];
+    for (size_t i = 0; i < streams_.size(); i++) {
+      const Source source = streams_[i].source;
+      at[i] = frame.streams[i].at;
+      apart[i] = source == Source::OPERAND    ? tile.walk.reduced[0].strides[streams_[i].number]
+                 : source == Source::REGISTER ? tile.kept_lanes * int64_t{sizeof(uint32_t)}
+                                              : 0;
+    }
+    for (size_t part = 0; part < tile.parts.size(); part++) {
+      for (size_t i = 0; i < streams_.size(); i++) {
+        frame.streams[i].at = at[i];
+        at[i] += apart[i];
+      }
+      code.run(frame);
+    }
+    return -frame.cold;
+  }
+  for (const Part& part : tile.parts) {
+    place_streams(part);
     code.run(frame);
     group += part.run->count;
   }
+  return -frame.cold;
+}
+
+// One run of kept points at all points of one reduced dimension.
+bool TileCode::is_regular(const TileView& tile) const {
+  return tile.whole_block && tile.walk.reduced.size() == 1 && tile.parts.size() > 1 &&
+         static_cast<int64_t>(tile.parts.size()) == tile.walk.reduced_points &&
+         std::none_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
+           return stream.source == Source::SPLAT_OPERAND &&
+                  tile.walk.reduced[0].strides[stream.number] != 0;
+         });
 }
 
 void run_instructions(const std::shared_ptr<const TileCode>& code,

@@ -1,12 +1,14 @@
 // Bodies of tile programs as machine code: one pass over the operands instead of one over a tile
 // for each instruction, with the same bits.
 //
-// A list of instructions is translated in three forms. The first is for tiles whose magnitudes, as
-// bounds of their operands show, never leave the range of DLFloat16: there decoding, rounding and
-// encoding are a few operations. The second one is for tiles whose operands are in range, and looks
-// whether results are; lanes where one is not are computed again by the third form, which is for
-// everything. Reductions can be part of the code. What cannot be translated (rare instructions and
-// formats, the ends of operands that stop inside of a tile) is left to the interpreter.
+// A list of instructions is translated in several forms. The first is for tiles whose magnitudes,
+// as bounds of their operands show, never leave the range of DLFloat16: there decoding, rounding
+// and encoding are a few operations. The next one is the same for bounds that operands had in an
+// earlier tile and may have again: it looks at their codes as it goes. The third is for tiles whose
+// operands are in range, and looks whether results are. Lanes where one of them sees something else
+// are computed by the last form, which is for everything. Reductions can be part of the code. What
+// cannot be translated (rare instructions and formats, the ends of operands that stop inside of a
+// tile) is left to the interpreter.
 //
 // Example: auto code = TileCode::translate(step, body, {}, {}); if (!code || !code->run(tile,
 // space, {})) run_instructions(body, tile, space);
@@ -47,6 +49,7 @@ class TileCode {
     SPLAT_OPERAND,
     RESULT_LANES,
     RESULT_SPLAT,
+    RESULT_RECIPROCAL,  // a little more than that, see TileTranslator::divide
     REGISTER,
     TOTAL,
     SUMS,
@@ -60,18 +63,28 @@ class TileCode {
   };
 
   struct Knowledge;
-  bool know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge) const;
+  // False when an operand ends inside of the tile. `assume`: operands with guards have the bounds
+  // of earlier tiles.
+  bool know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge,
+                     bool assume) const;
+  bool run_guarded(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const;
+  void assume_for_next(Workspace& space, Knowledge& knowledge) const;
+  bool has_assumptions(const Workspace& space) const;
   bool stays_ordinary(const Workspace& space, Knowledge& knowledge) const;
-  void run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
-                 std::span<const TotalsAt> totals) const;
+  bool is_regular(const TileView& tile) const;
+  // Returns how often a guard led to the form for everything.
+  int64_t run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
+                    std::span<const TotalsAt> totals) const;
 
   std::vector<TileInstruction> instructions_;
   std::vector<int> lasting_;
   std::vector<TileReduction> reductions_;
   std::vector<Stream> streams_;
-  std::vector<bool> codes_;   // by operand: it is DLFloat16
-  std::vector<bool> loaded_;  // by operand
-  std::unique_ptr<CompiledVectors> ordinary_, checked_, any_;
+  std::vector<bool> codes_;    // by operand: it is DLFloat16
+  std::vector<bool> loaded_;   // by operand
+  std::vector<int> guards_;    // operands whose codes the guarded form looks at
+  std::vector<bool> divides_;  // by instruction: it multiplies with a reciprocal in ordinary forms
+  std::unique_ptr<CompiledVectors> ordinary_, guarded_, checked_, any_;
 };
 
 }  // namespace spyre::card

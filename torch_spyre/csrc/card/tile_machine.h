@@ -155,8 +155,14 @@ struct alignas(64) Workspace {
   // Of operands, where they have been found for all points of a block: phases read them again.
   Bounds operand_bounds[kMaxTileOperands];
   uint32_t operands_known = 0;  // bit by operand
-  TileRun runs[kMaxGroups];     // of the kept points of a tile
-  TileRun points[kMaxGroups];   // reduced points of a tile
+  // Of operands in an earlier tile of the same task: what machine code may expect, and checks.
+  Bounds operand_assumptions[kMaxTileOperands];
+  uint32_t operands_assumed = 0;  // bit by operand
+  // Of operands that are the same in all blocks of a task.
+  Bounds fixed_bounds[kMaxTileOperands];
+  uint32_t fixed_known = 0;    // bit by operand
+  TileRun runs[kMaxGroups];    // of the kept points of a tile
+  TileRun points[kMaxGroups];  // reduced points of a tile
 };
 
 void run_instructions(const std::vector<TileInstruction>& instructions, const TileView& tile,

@@ -73,10 +73,14 @@ SPYRE_UNARY(GeluTanh,
 SPYRE_UNARY(ShortExp, short_exp(a))
 // Rounded to DLFloat16 the rest is zero; what is not quite zero would be rounded the long way.
 SPYRE_UNARY(ShortExpOrZero, bits<F32x8>(bits<I32x8>(short_exp(a)) & ~(a < -22.25f)))
-SPYRE_UNARY(ShortSigmoid, 1.0f / (1.0f + short_exp(-a)))
+SPYRE_UNARY(ShortSigmoid, short_sigmoid<AnyExponential>(a))
 SPYRE_UNARY(ShortTanh, short_tanh(a))
-SPYRE_UNARY(ShortSilu, a / (1.0f + short_exp(-a)))
-SPYRE_UNARY(ShortGeluErf, short_gelu(a))
+SPYRE_UNARY(ShortSilu, short_silu<AnyExponential>(a))
+SPYRE_UNARY(ShortGeluErf, short_gelu<AnyExponential>(a))
+SPYRE_UNARY(NearExp, NearExponential::of(a))
+SPYRE_UNARY(NearSigmoid, short_sigmoid<NearExponential>(a))
+SPYRE_UNARY(NearSilu, short_silu<NearExponential>(a))
+SPYRE_UNARY(NearGeluErf, short_gelu<NearExponential>(a))
 SPYRE_UNARY(ShortGeluTanh,
             a / (1.0f + short_exp(-1.595769121605730711f * fma(a * a * a, splat(0.044715f), a))))
 SPYRE_UNARY(Relu, max(F32x8{}, a))

@@ -1,6 +1,8 @@
 #define SPYRE_SIMD_RECORDED
 #include "tile_recorder.h"
 
+#include <limits>
+
 #include "tile_kernels.h"
 #include "tile_operations.inl"
 
@@ -218,6 +220,33 @@ int record_instruction(VectorCode& code, int opcode, int a, int b, int c, uint32
                        uint32_t imm1) {
   const RecordingScope scope(code);
   return simd_recorded::instruction(opcode, a, b, c, imm0, imm1);
+}
+
+int record_near(VectorCode& code, int opcode, int a) {
+  const RecordingScope scope(code);
+  switch (opcode) {
+    case SHORT_EXP:
+      return simd_recorded::unary<simd_recorded::NearExp>(a);
+    case SHORT_SIGMOID:
+      return simd_recorded::unary<simd_recorded::NearSigmoid>(a);
+    case SHORT_SILU:
+      return simd_recorded::unary<simd_recorded::NearSilu>(a);
+    default:
+      return simd_recorded::unary<simd_recorded::NearGeluErf>(a);
+  }
+}
+
+float nearness_of(int opcode) {
+  switch (opcode) {
+    case SHORT_EXP:
+    case SHORT_SIGMOID:
+    case SHORT_SILU:
+      return 80.0f;
+    case SHORT_GELU_ERF:  // any number: the exponential is of a smaller one
+      return std::numeric_limits<float>::max();
+    default:
+      return 0.0f;
+  }
 }
 
 int record_decode(VectorCode& code, int codes, bool ordinary) {

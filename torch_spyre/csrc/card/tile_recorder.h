@@ -14,6 +14,11 @@ namespace spyre::card {
 int record_instruction(VectorCode& code, int opcode, int a, int b, int c, uint32_t imm0,
                        uint32_t imm1);
 
+// The same bits in fewer operations for an input of a magnitude of nearness_of(opcode) at most;
+// only for instructions for which that is not zero.
+int record_near(VectorCode& code, int opcode, int a);
+float nearness_of(int opcode);
+
 // Codes of DLFloat16, as LOAD_CODES gives them, to float32; rounding; and codes again, in the upper
 // halves of the lanes. `ordinary`: all are zero or of magnitudes from 2^-30 to 2^32, before and
 // after rounding. `coarse`: they need no rounding.

@@ -6,7 +6,7 @@
 namespace spyre::card {
 namespace {
 
-bool has_effect(VectorOp op) { return op >= VectorOp::STORE_LANES && op <= VectorOp::GUARD; }
+bool has_effect(VectorOp op) { return op >= VectorOp::STORE_LANES && op <= VectorOp::GUARD_CODES; }
 
 }  // namespace
 
@@ -122,6 +122,14 @@ void VectorCode::guard(int mask) {
   VectorValue v;
   v.op = VectorOp::GUARD;
   v.a = mask;
+  values_.push_back(v);
+}
+
+void VectorCode::guard_codes(int stream, int limits) {
+  VectorValue v;
+  v.op = VectorOp::GUARD_CODES;
+  v.word = static_cast<uint32_t>(stream);
+  v.second = limits;
   values_.push_back(v);
 }
 

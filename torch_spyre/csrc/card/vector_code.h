@@ -33,6 +33,9 @@ enum class VectorOp : uint8_t {
   // Leaves the code for that of the cold form, which begins anew with these lanes, where mask a has
   // a bit. All stores follow it.
   GUARD,
+  // Likewise where one of the 32 codes of a stream is neither zero nor of a magnitude inside of
+  // limits, which the frame has.
+  GUARD_CODES,
   // float32
   ADD,
   SUB,
@@ -83,19 +86,20 @@ struct VectorValue {
   int a = -1, b = -1, c = -1;
   uint32_t word = 0;  // of a constant; the number of a stream
   int half = 0;       // of the 32 lanes of an iteration, for loads and stores of 16
-  int second = 0;     // stream
+  int second = 0;     // stream; the number of the limits
 };
 
 // A place in memory that code walks along: an iteration of 32 lanes moves it by `step` bytes inside
-// of a group of lanes.
+// of a group of lanes. One that is `fixed` is where it was at the next group.
 struct VectorStream {
   int64_t step = 0;
+  bool fixed = false;
 };
 
 class VectorCode {
  public:
-  int add_stream(int64_t step) {
-    streams_.push_back({step});
+  int add_stream(int64_t step, bool fixed = false) {
+    streams_.push_back({step, fixed});
     return static_cast<int>(streams_.size()) - 1;
   }
   int constant(uint32_t word);
@@ -104,6 +108,7 @@ class VectorCode {
   void store(VectorOp op, int stream, int half, int a, int b = -1);
   void add_moments(int sums, int squares, int a, int b);
   void guard(int mask);
+  void guard_codes(int stream, int limits);
 
   // Drops values that nobody stores.
   void drop_unused();

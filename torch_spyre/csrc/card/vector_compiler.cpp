@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <map>
 
 #include "evex.h"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int kZmmRegisters = 32, kMaskRegisters = 8;
 constexpr int kLanesOfIteration = 32;
+constexpr int kMostFixed = 16;  // registers for values that are the same in all groups
 constexpr int kFrame = RDI, kGroups = RSI, kScratch = RAX;
 // Those of streams; the last six belong to the caller.
 constexpr std::array<int, 12> kPointers = {RCX, RDX, R8,  R9,  R10, R11,
@@ -75,17 +77,56 @@ class ConstantPool {
   std::map<uint32_t, int> offsets_;
 };
 
+// Values of code that are the same in all groups: made of fixed streams and constants.
+struct FixedValues {
+  std::vector<bool> is_fixed;  // by value; not of constants
+  std::vector<int> used;       // those that others need
+
+  int registers(int lanes) const {
+    return static_cast<int>(used.size()) * (lanes / kLanesOfIteration);
+  }
+  static FixedValues none(const VectorCode& code) {
+    return {std::vector<bool>(code.values().size()), {}};
+  }
+  static FixedValues of(const VectorCode& code) {
+    FixedValues fixed = none(code);
+    const std::vector<VectorValue>& values = code.values();
+    std::vector<bool> is_used(values.size());
+    for (size_t i = 0; i < values.size(); i++) {
+      const VectorValue& v = values[i];
+      bool some = false, all = true;
+      for (int input : {v.a, v.b, v.c}) {
+        if (input < 0 || code.is_constant(input)) continue;
+        some = some || fixed.is_fixed[input];
+        all = all && fixed.is_fixed[input];
+      }
+      const bool loads = v.op == VectorOp::LOAD_CODES || v.op == VectorOp::LOAD_LANES;
+      const bool computes = v.op >= VectorOp::ADD && v.op <= VectorOp::TAKE_BITS;
+      fixed.is_fixed[i] = loads ? code.streams()[v.word].fixed : computes && some && all;
+      for (int input : {v.a, v.b, v.c}) {
+        if (input >= 0 && fixed.is_fixed[input] && !fixed.is_fixed[i]) is_used[input] = true;
+      }
+    }
+    for (size_t i = 0; i < values.size(); i++) {
+      if (is_used[i]) fixed.used.push_back(static_cast<int>(i));
+    }
+    return fixed;
+  }
+};
+
 class Compiler {
  public:
   // Constants that have registers from kZmmRegisters - kept.size() on.
   Compiler(const VectorCode& code, const VectorCode* cold, int lanes, std::vector<uint32_t> kept,
-           bool keeps_halves)
+           bool keeps_halves, const FixedValues& fixed)
       : hot_(code),
         cold_(cold),
         lanes_(lanes),
         kept_(std::move(kept)),
-        free_(kZmmRegisters - static_cast<int>(kept_.size()) - (keeps_halves ? 1 : 0)),
-        halves_(keeps_halves ? free_ : -1),
+        fixed_(fixed),
+        free_(kZmmRegisters - static_cast<int>(kept_.size()) - (keeps_halves ? 1 : 0) -
+              fixed.registers(lanes)),
+        halves_(keeps_halves ? free_ + fixed.registers(lanes) : -1),
         registers_(0, free_),
         masks_(1, kMaskRegisters) {}
 
@@ -104,6 +145,7 @@ class Compiler {
     if (halves_ >= 0) {
       as_.vector(kLoadPs, halves_, 0, VectorOperand::constant(ConstantPool::kUpperHalves, false));
     }
+    emit_fixed();
     const size_t loop = as_.position();
     for (iteration_ = 0; iteration_ < iterations(); iteration_++) {
       emit_iteration(hot_);
@@ -125,8 +167,13 @@ class Compiler {
     as_.vzeroupper();
     for (size_t i = pointers; i-- > kFreePointers;) as_.pop(kPointers[i]);
     as_.ret();
-    for (iteration_ = 0; iteration_ < static_cast<int>(guards_.size()); iteration_++) {
-      as_.resolve(guards_[iteration_]);
+    for (iteration_ = 0; iteration_ < iterations() && !guards_.empty(); iteration_++) {
+      for (const auto& [iteration, jump] : guards_) {
+        if (iteration == iteration_) as_.resolve(jump);
+      }
+      as_.load(kScratch, kFrame, offsetof(VectorFrame, cold));
+      as_.decrement(kScratch);
+      as_.store(kScratch, kFrame, offsetof(VectorFrame, cold));
       emit_iteration(*cold_);
       as_.jump(ends_[iteration_]);
     }
@@ -138,11 +185,34 @@ class Compiler {
  private:
   int iterations() const { return lanes_ / kLanesOfIteration; }
 
-  void emit_iteration(const VectorCode& code) {
+  // Values of the hot form that are the same in all groups, by iteration: from free_ on.
+  int fixed_register(size_t number) const {
+    return free_ + static_cast<int>(iteration_ * fixed_.used.size() + number);
+  }
+  void emit_fixed() {
+    for (iteration_ = 0; iteration_ < iterations() && !fixed_.used.empty(); iteration_++) {
+      begin(hot_, [&](size_t i) { return fixed_.is_fixed[i]; });
+      for (size_t i = 0; i < values().size(); i++) {
+        if (!fixed_.is_fixed[i]) continue;
+        const int value = static_cast<int>(i);
+        emit(value);
+        const auto at = std::find(fixed_.used.begin(), fixed_.used.end(), value);
+        if (at == fixed_.used.end()) continue;
+        as_.vector(kMoveD, fixed_register(at - fixed_.used.begin()), 0,
+                   VectorOperand::reg(where_.at(i)));
+        if (last_use_[i] < 0) registers_.give(where_.at(i));
+      }
+      most_used_ = std::max(most_used_, registers_.highest() + 1);
+    }
+  }
+
+  template <class Counts>
+  void begin(const VectorCode& code, Counts&& counts) {
     code_ = &code;
     last_use_.assign(values().size(), -1);
     where_.assign(values().size(), -1);
     for (size_t i = 0; i < values().size(); i++) {
+      if (!counts(i)) continue;
       const VectorValue& v = values()[i];
       for (int input : {v.a, v.b, v.c}) {
         if (input >= 0) last_use_[input] = static_cast<int>(i);
@@ -150,8 +220,17 @@ class Compiler {
     }
     registers_ = FreeRegisters(0, free_);
     masks_ = FreeRegisters(1, kMaskRegisters);
+  }
+
+  void emit_iteration(const VectorCode& code) {
+    const auto is_fixed = [&](size_t i) { return &code == &hot_ && fixed_.is_fixed[i]; };
+    begin(code, [&](size_t i) { return !is_fixed(i); });
+    for (size_t i = 0; &code == &hot_ && i < fixed_.used.size(); i++) {
+      where_[fixed_.used[i]] = fixed_register(i);
+      last_use_[fixed_.used[i]] = INT_MAX;
+    }
     for (size_t i = 0; i < values().size(); i++) {
-      if (values()[i].op != VectorOp::CONSTANT) emit(static_cast<int>(i));
+      if (values()[i].op != VectorOp::CONSTANT && !is_fixed(i)) emit(static_cast<int>(i));
     }
     most_used_ = std::max(most_used_, registers_.highest() + 1);
   }
@@ -376,6 +455,26 @@ class Compiler {
     free_inputs(at);
   }
 
+  // Twice a code is twice its magnitude: the sign is gone.
+  void guard_codes(int stream, int number) {
+    const int codes = registers_.take(), mask = masks_.take();
+    as_.vector(kLoadPs, codes, 0, memory(stream, 0));
+    as_.vector(kAddW, codes, codes, VectorOperand::reg(codes));
+    as_.vector(kTestW, mask, codes, VectorOperand::reg(codes));
+    as_.load(kScratch, kFrame, offsetof(VectorFrame, limits));
+    const auto limits = static_cast<int32_t>(number * sizeof(CodeLimits));
+    const auto at = [&](size_t inside) {
+      return VectorOperand::at(kScratch, limits + static_cast<int32_t>(inside));
+    };
+    constexpr int kGreater = 6;
+    as_.vector(kSubW, codes, codes, at(offsetof(CodeLimits, least)));
+    as_.vector_imm(kCompareUW, mask, codes, at(offsetof(CodeLimits, span)), kGreater, mask);
+    as_.test_long_mask(mask);
+    guards_.push_back({iteration_, as_.jump_if_not_zero_later()});
+    registers_.give(codes);
+    masks_.give(mask);
+  }
+
   void emit(int at) {
     const VectorValue& v = values()[at];
     const int stream = static_cast<int>(v.word);
@@ -399,8 +498,10 @@ class Compiler {
         return add_moments(at);
       case VectorOp::GUARD:
         as_.test_mask(where_.at(v.a));
-        guards_.push_back(as_.jump_if_not_zero_later());
+        guards_.push_back({iteration_, as_.jump_if_not_zero_later()});
         return free_inputs(at);
+      case VectorOp::GUARD_CODES:
+        return guard_codes(stream, v.second);
       case VectorOp::ADD:
         return binary(at, kAddPs, true);
       case VectorOp::SUB:
@@ -483,12 +584,14 @@ class Compiler {
   const VectorCode* cold_;
   const int lanes_;
   const std::vector<uint32_t> kept_;
+  const FixedValues fixed_;
   const int free_;    // registers that values can have
   const int halves_;  // register with the numbers of upper halves, or -1
   const VectorCode* code_ = nullptr;
   int iteration_ = 0;
   int most_used_ = 0;
-  std::vector<size_t> ends_, guards_;  // by iteration
+  std::vector<size_t> ends_;                    // by iteration
+  std::vector<std::pair<int, size_t>> guards_;  // iterations, jumps
   Assembler as_;
   ConstantPool pool_;
   FreeRegisters registers_, masks_;
@@ -524,19 +627,25 @@ std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
   }
   const bool halves = std::any_of(code.values().begin(), code.values().end(),
                                   [](const auto& v) { return v.op == VectorOp::STORE_CODES; });
-  try {
-    // First without registers for constants: what is left over is theirs.
-    Compiler without(code, cold, lanes, {}, halves);
-    without.compile();
-    std::vector<uint32_t> kept = constants_by_use(code);
-    const int room = kZmmRegisters - (halves ? 1 : 0) - without.registers_used();
-    if (static_cast<int>(kept.size()) > room) kept.resize(std::max(room, 0));
-    std::unique_ptr<MachineCode> made =
-        MachineCode::make(Compiler(code, cold, lanes, std::move(kept), halves).compile());
-    return made ? std::make_unique<CompiledVectors>(std::move(made)) : nullptr;
-  } catch (const OutOfRegisters&) {
-    return nullptr;
+  std::vector<FixedValues> ways = {FixedValues::of(code), FixedValues::none(code)};
+  if (ways[0].used.empty() || ways[0].registers(lanes) > kMostFixed) ways.erase(ways.begin());
+  for (const FixedValues& fixed : ways) {
+    try {
+      // First without registers for constants: what is left over is theirs.
+      Compiler without(code, cold, lanes, {}, halves, fixed);
+      without.compile();
+      std::vector<uint32_t> kept = constants_by_use(code);
+      const int room =
+          kZmmRegisters - (halves ? 1 : 0) - fixed.registers(lanes) - without.registers_used();
+      if (static_cast<int>(kept.size()) > room) kept.resize(std::max(room, 0));
+      std::unique_ptr<MachineCode> made =
+          MachineCode::make(Compiler(code, cold, lanes, std::move(kept), halves, fixed).compile());
+      return made ? std::make_unique<CompiledVectors>(std::move(made)) : nullptr;
+    } catch (const OutOfRegisters&) {
+      continue;
+    }
   }
+  return nullptr;
 }
 
 #else

@@ -7,6 +7,7 @@
 // Example: auto f = compile_vectors(code, 64); VectorFrame frame; ...; f->run(frame);
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,9 +19,22 @@
 namespace spyre::card {
 
 constexpr int kMaxStreams = 64;
+constexpr int kMaxGuards = 4;
+
+// Of the magnitudes of codes, each in 32 lanes: twice the least one, twice the difference to the
+// most.
+struct alignas(64) CodeLimits {
+  uint16_t least[32], span[32];
+
+  void set(uint16_t from, uint16_t to) {
+    std::fill_n(least, 32, static_cast<uint16_t>(2 * from));
+    std::fill_n(span, 32, static_cast<uint16_t>(2 * (to - from)));
+  }
+};
 
 // What compiled code runs on: so many groups, and for each stream where the first one is and how
-// far the next one is from it. Code moves `at` as it goes.
+// far the next one is from it. Code moves `at` as it goes, and counts `cold` down with each 32
+// lanes that a guard has sent to the cold form.
 struct VectorFrame {
   int64_t groups = 0;
   struct Stream {
@@ -28,6 +42,8 @@ struct VectorFrame {
     int64_t step;
   };
   Stream streams[kMaxStreams];
+  int64_t cold = 0;
+  const CodeLimits* limits = nullptr;  // by number, for guards of codes
 };
 
 class CompiledVectors {

@@ -23,6 +23,8 @@ Totals parse_work(WordReader& reader, const StepHead& head) {
   const int64_t hops = reader.next(0, 1 << 10, "the hops of partial sums");
   const int64_t partial = reader.next(0, kMaxPlaces, "the number of partial sums");
   totals.ring = product(product(hops, partial, reader), kPartialSumBytes, reader);
+  totals.ring += reader.next(0, kMaxPlaces, "the bytes on the ring");
+  reader.next(0, kMaxPlaces, "the bytes of the busiest link");
   const int64_t flows = reader.next(0, 64, "the number of operands");
   for (int64_t i = 0; i < flows; i++) {
     const bool writes = reader.next(0, 1, "whether an operand is written") != 0;

@@ -1,0 +1,59 @@
+"""For which sizes programs are made, when sizes are open.
+
+A few, each several times the one before, so that their number grows with the logarithm of the
+largest size: 128, 512, 2048, ... for a size that lies along sticks somewhere, 8, 32, 128, ... for
+others, such as a batch. `torch._dynamo.mark_dynamic(x, 1, max=300)` says that no more than 300 are
+needed: 128 and 300.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+_GROWTH = 4
+_SMALLEST = 8
+_SMALLEST_IN_STICKS = 128
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The sizes of one open size: growing by a factor, up to a limit if there is one."""
+
+    smallest: int
+    limit: int | None
+
+    def above(self, size: int) -> int:
+        """The smallest size of the ladder that is not below `size`."""
+        step = self.smallest
+        while step < size:
+            step *= _GROWTH
+        return step if self.limit is None or step < self.limit else max(self.limit, size)
+
+
+def ladders(graph: torch.fx.Graph, symbols: set[sympy.Symbol]) -> dict[sympy.Symbol, Ladder]:
+    """The ladder of each open size of a graph."""
+    in_sticks: set[sympy.Symbol] = set()
+    limits: dict[sympy.Symbol, int | None] = dict.fromkeys(symbols)
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and value.node.shape_env is not None:
+            ranges = value.node.shape_env.var_to_range
+            for symbol in symbols & ranges.keys():
+                limits[symbol] = _limit(ranges[symbol].upper)
+        if isinstance(value, torch.Tensor) and value.dim() > 1 and node.op != "placeholder":
+            in_sticks |= sympy.sympify(_last(value)).free_symbols
+    return {
+        s: Ladder(_SMALLEST_IN_STICKS if s in in_sticks else _SMALLEST, limits[s]) for s in symbols
+    }
+
+
+def _last(value: torch.Tensor) -> sympy.Expr:
+    size = value.shape[-1]
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def _limit(upper: sympy.Expr) -> int | None:
+    return int(upper) if upper.is_Integer and upper < (1 << 30) else None

@@ -1,0 +1,76 @@
+"""Divisions over cores and scratchpads of a kernel, chosen together.
+
+In: the operations of a kernel as aligned OpSpecs without slices. Out: the operations with those
+that the plan adds, divided, and the addresses of what stays in scratchpads. Several divisions of
+the whole kernel (`joint_division`) go through the pass over scratchpads (`scratchpad/residency`);
+the one that then takes the least modelled time is the plan. The documented division is among them,
+so that no plan is slower than it.
+
+Example: `plan_kernel(operations, specs, arguments, hinted).specs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from torch_spyre._inductor import config, pricing
+from torch_spyre._inductor.graph import Buffer, Operation
+from torch_spyre._inductor.joint_division import best_divisions
+from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre._inductor.scratchpad import residency
+from torch_spyre._inductor.scratchpad.buffers import budget
+from torch_spyre._inductor.scratchpad.residency import Residency
+from torch_spyre._inductor.specs import buffers_of
+from torch_spyre._inductor.work_division import divide
+from torch_spyre.hardware import CARD
+
+
+def plan_kernel(
+    operations: Sequence[Operation],
+    specs: Sequence[OpSpec],
+    arguments: Collection[Buffer],
+    hinted: Sequence[bool] = (),
+) -> Residency:
+    """The plan with the least modelled time. An operation that is `hinted` keeps its slices."""
+    hinted = hinted or [False] * len(specs)
+    plans = [
+        residency.plan(operations, divided, arguments)
+        if config.lx_planning
+        else Residency(list(operations), divided, {})
+        for divided in _divisions(operations, specs, arguments, hinted)
+    ]
+    return min(plans, key=modelled_us) if len(plans) > 1 else plans[0]
+
+
+def _divisions(
+    operations: Sequence[Operation],
+    specs: Sequence[OpSpec],
+    arguments: Collection[Buffer],
+    hinted: Sequence[bool],
+) -> list[list[OpSpec]]:
+    if config.work_division == "documented":
+        return [[
+            s if h else divide(s, config.cores, CARD.span_bytes, matmul_model=True)
+            for s, h in zip(specs, hinted)
+        ]]  # fmt: skip
+    buffers = [buffers_of(op) for op in operations]
+    return best_divisions(
+        specs,
+        buffers,
+        cores=config.cores,
+        max_span=CARD.span_bytes,
+        lx_bytes=budget(config.lx_reserved) if config.lx_planning else 0,
+        fixed=arguments,
+        never=[b for names in buffers for b in names if b.is_constant],
+        k_fast=config.k_fast_emission,
+        hinted=hinted,
+        moves=config.lx_ring_moves and config.lx_boundary_clones,
+    )
+
+
+def modelled_us(plan: Residency) -> float:
+    """Of all operations of a plan, one after the other."""
+    return sum(
+        pricing.modelled_us(spec, tuple([buffer in plan.lx for buffer in buffers_of(op)]))
+        for op, spec in zip(plan.operations, plan.specs, strict=True)
+    )

@@ -1,0 +1,313 @@
+"""Eager operations on the card: where the programs of single operations come from.
+
+The kernel of an operation (csrc/eager.cpp) looks its program up by what it is called with. What it
+does not know it asks `resolve`, which looks on disk and otherwise has the operation compiled, as
+`torch.compile` would. The answer may also be that the host computes it; that is remembered just the
+same. Nothing of Inductor is imported for what is on disk.
+
+    >>> torch.spyre.reset_eager_counts()
+    >>> y = x + 1
+    >>> torch.spyre.eager_counts()
+    {'aten::add.Tensor': 1}
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_spyre import _C
+from torch_spyre.compiler_identity import (
+    bundle_root,
+    bundle_store,
+    compiler_config,
+    quick_source_hash,
+    settings,
+)
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.logs import get_logger
+
+_log = get_logger("spyre.execution")
+
+FORMAT = 1
+"""Of the entries on disk."""
+
+counters: dict[str, int] = {"compiled": 0, "loaded": 0, "left_to_host": 0}
+"""Signatures that this process has compiled, loaded from disk, and left to the host."""
+
+_lock = threading.Lock()
+_bundles: dict[Path, bool] = {}
+"""Bundles of loaded programs, and whether they use the pool."""
+
+
+# ---- For users ----------------------------------------------------------------------------------
+
+
+def eager_counts() -> dict[str, int]:
+    """How often each eager operation ran on the card since the last reset, most frequent first."""
+    counts: dict[str, int] = _C._eager_counts()
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def reset_eager_counts() -> None:
+    """Start counting anew."""
+    _C._reset_eager_counts()
+
+
+def get_eager() -> str:
+    """Where eager operations run that the card has programs for: "card" or "host"."""
+    return "card" if _C._eager_on_card() else "host"
+
+
+def set_eager(place: str) -> None:
+    """Run eager operations on the card, or all of them by way of the host."""
+    if place not in ("card", "host"):
+        raise ValueError(f"eager operations run on the 'card' or the 'host', not on {place!r}")
+    _C._set_eager_on_card(place == "card")
+
+
+# ---- For the kernel of an operation -------------------------------------------------------------
+
+
+def resolve(
+    name: str, overload: str, arguments: list[Any], inputs: list[Any], device: int
+) -> tuple[_C._EagerProgram | None, bool]:
+    """The program of a call, None when the host computes it; and whether that is to be remembered.
+
+    `arguments` are those of the operation; a tuple with a number stands for one of the `inputs`:
+    tensors on the card, and numbers that the program takes as operands."""
+    if _is_compiling():
+        return None, False  # constants that the compiler works out itself
+    _watch_settings()
+    operation = f"{name}.{overload}" if overload else name
+    with _lock:
+        signature = describe(operation, arguments, inputs)
+        key = entry_key(signature)
+        entry = read_entry(key, signature)
+        if entry is not None:
+            counters["loaded"] += 1
+        else:
+            entry = _compile(operation, arguments, inputs, device)
+            if entry is None:  # wrong arguments: the host says what is wrong with them
+                return None, False
+            counters["compiled"] += 1
+            if entry.pop("keep", True):
+                write_entry(key, {**entry, "format": FORMAT, "signature": signature})
+        if "host" in entry:
+            counters["left_to_host"] += 1
+            _log.info("%s is computed by the host: %s", operation, entry["host"])
+            return None, True
+        return load(entry, device), True
+
+
+def describe(operation: str, arguments: list[Any], inputs: list[Any]) -> str:
+    """All that a program depends on, as text."""
+    forms = [
+        f"{t.dtype} {tuple(t.shape)} {t.stride()} {t.storage_offset()} {_C._get_placement(t)}"
+        if isinstance(t, torch.Tensor)
+        else "number"
+        for t in inputs
+    ]
+    return f"{operation} {arguments} {forms}"
+
+
+# ---- Settings of the compiler -------------------------------------------------------------------
+
+_epochs: dict[tuple[Any, ...], int] = {}
+_watched = False
+
+
+def current_epoch() -> int:
+    """A number for the settings as they are now, 0 for those of the environment."""
+    return _epochs.setdefault(settings(), len(_epochs))
+
+
+def _watch_settings() -> None:
+    """Programs count for the settings that they were compiled with. As long as a process leaves
+    those of the environment alone, nobody has to compare."""
+    global _watched
+    if _watched:
+        return
+    _watched = True
+    config: Any = compiler_config()
+    defaults = {name: entry.default for name, entry in config._config.items()}
+    _epochs[tuple(sorted((n, repr(v)) for n, v in defaults.items()))] = 0
+    if current_epoch() != 0:
+        _C._ask_for_eager_epoch()
+    kind: Any = type(config)
+    stock = kind.__setattr__
+
+    def watched(self: Any, name: str, value: Any) -> None:
+        stock(self, name, value)
+        _C._ask_for_eager_epoch()
+
+    kind.__setattr__ = watched
+
+
+def _extensions() -> tuple[Any, ...]:
+    """What users have added to the compiler; nothing as long as it is not loaded."""
+    passes = sys.modules.get("torch_spyre._inductor.passes")
+    return () if passes is None else passes.extensions()
+
+
+# ---- Entries on disk ----------------------------------------------------------------------------
+
+PROGRAM = "program.json"
+
+
+def entry_key(signature: str) -> str:
+    """A hash of all that an entry is made from."""
+    what = repr((signature, quick_source_hash(), settings(), _extensions()))
+    return hashlib.sha256(what.encode()).hexdigest()
+
+
+def read_entry(key: str, signature: str) -> dict[str, Any] | None:
+    """An entry whose kernels are all there; None otherwise: it is compiled again."""
+    directory = bundle_store().find(_name(key), key)
+    if directory is None:
+        return None
+    try:
+        entry: dict[str, Any] = json.loads((directory / PROGRAM).read_bytes())
+    except OSError:  # gone by now
+        return None
+    if entry["format"] != FORMAT or entry["signature"] != signature:
+        return None
+    kernels = entry.get("kernels", ())
+    return entry if all(bundle_store().find(*kernel["bundle"]) for kernel in kernels) else None
+
+
+def write_entry(key: str, entry: dict[str, Any]) -> None:
+    """A disk that cannot be written costs the next process a compilation."""
+
+    def fill(work: Path) -> None:
+        (work / PROGRAM).write_text(json.dumps(entry))
+
+    try:
+        bundle_store().publish(_name(key), key, fill)
+    except OSError as problem:
+        _log.warning("programs of eager operations are not kept: %s", problem)
+
+
+def _name(key: str) -> str:
+    return f"eager_{key[:24]}"
+
+
+# ---- Programs -----------------------------------------------------------------------------------
+
+
+def load(entry: dict[str, Any], device: int) -> _C._EagerProgram:
+    """The program of an entry, ready on a card."""
+    calls = []
+    for kernel in entry["kernels"]:
+        code = _code(kernel)
+        _bundles[code.parent] = kernel["pool"]
+        if _C._is_sanitizing() or _C._settings()["sanitize"]:
+            _write_checks(code.parent, kernel["pool"])
+        with torch.spyre.device(device):  # type: ignore[attr-defined]
+            plan = _C.prepare_kernel(str(code))
+        constants = [(value, _dtype(name)) for value, name in kernel["constants"]]
+        calls.append((plan, kernel["arguments"], constants))
+    inputs = [
+        (
+            _dtype(given["number"]) if "number" in given else None,
+            _form(given["relaid"]) if "relaid" in given else None,
+            given.get("written", False),
+        )
+        for given in entry["inputs"]
+    ]
+    made = [_form(form) for form in entry["made"]]
+    return _C._EagerProgram(device, inputs, made, calls, entry["result"])
+
+
+def _code(kernel: dict[str, Any]) -> Path:
+    return bundle_root() / str(kernel["bundle"][0]) / "spyreCodeDir"
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype), name
+    return dtype
+
+
+def _form(form: list[Any]) -> tuple[Any, ...]:
+    size, stride, dtype, layout = form
+    if layout is not None:
+        device_size, stride_map, device_dtype, arrangement = layout
+        layout = _C.SpyreTensorLayout(
+            device_size,
+            stride_map,
+            getattr(_C.DataFormats, device_dtype),
+            getattr(_C.ElementArrangement, arrangement),
+        )
+    return size, stride, _dtype(dtype), layout
+
+
+def write_checks_of_all() -> None:
+    """The sanitizer is switched on: for the programs that are loaded."""
+    with _lock:
+        known = dict(_bundles)
+    for bundle, pool in known.items():
+        if bundle.is_dir():
+            _write_checks(bundle, pool)
+
+
+def _write_checks(bundle: Path, pool: bool) -> None:
+    from torch_spyre import backend
+
+    fuse = compiler_config().backend_fusion
+    backend.write_checks(bundle, str(bundle / "spyreCodeDir"), fuse=fuse, pool=pool)
+
+
+# ---- Compiling ----------------------------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    compiles = False
+
+
+_thread = _Thread()
+
+
+def _is_compiling() -> bool:
+    """Whether this thread is inside of a compilation."""
+    if _thread.compiles:
+        return True
+    if torch._guards.TracingContext.try_get() is not None:
+        return True
+    dynamo = sys.modules.get("torch._dynamo.convert_frame")
+    return dynamo is not None and dynamo.compile_lock._is_owned()
+
+
+def _compile(
+    operation: str, arguments: list[Any], inputs: list[Any], device: int
+) -> dict[str, Any] | None:
+    """In a thread of its own: the caller is in the middle of an operation, with modes, excluded
+    dispatch keys and whatever else PyTorch keeps by thread. Settings of the compiler go along."""
+    outcome: list[Any] = []
+
+    def work() -> None:
+        _thread.compiles = True
+        try:
+            from torch_spyre._inductor import eager
+
+            with torch.spyre.device(device):  # type: ignore[attr-defined]
+                outcome.append(eager.compile_operation(operation, arguments, inputs, device))
+        except BaseException as problem:  # handed to the thread that waits
+            outcome.append(problem)
+
+    _log.info("%s is compiled for the card", operation)
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), name=f"{DEVICE_NAME} eager")
+    thread.start()
+    thread.join()
+    found: Any = outcome[0]
+    if isinstance(found, BaseException):
+        raise found
+    return found
