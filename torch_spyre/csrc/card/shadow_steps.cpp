@@ -177,6 +177,13 @@ constexpr std::array<uint64_t, kStickBytes> kFactors = [] {
   return made;
 }();
 
+// How many of `left` evenly spaced elements lie in the stick of the first one.
+int64_t count_in_stick(int64_t at, int64_t step, int64_t left) {
+  if (step <= 0 || step >= kStickBytes) return 1;
+  const int64_t room = kStickBytes - (at & (kStickBytes - 1));
+  return std::min(left, (room + step - 1) / step);
+}
+
 constexpr int64_t kRoom = 8;  // elements behind a row of numbers
 
 // The bits of an element, by its first byte.
@@ -211,15 +218,20 @@ void ShadowRun::run_copy(const ShadowCopy& step) {
     const auto take = [&](const ElementRun& run) {
       int64_t at = run.device * bytes;
       uint64_t* element = elements.data() + run.number;
-      for (int64_t i = 0; i < run.count; i++) {
+      const int64_t step = run.device_step * bytes;
+      for (int64_t i = 0; i < run.count;) {
         const int64_t stick = at & -kStickBytes;
-        const int byte = static_cast<int>(at - stick);
         if (stick != last) read_stick(kSource, core, stick, data, tag);
         last = stick;
-        const bool is_data = data.all() || data.covers(Bits::range(byte, static_cast<int>(bytes)));
-        *element = ((tag + byte * kNextStick) & ~uint64_t{1}) | is_data;
-        at += run.device_step * bytes;
-        element += run.step;
+        const int64_t end = i + count_in_stick(at, step, run.count - i);
+        const bool all = data.all();
+        for (; i < end; i++) {
+          const int byte = static_cast<int>(at - stick);
+          const bool is_data = all || data.covers(Bits::range(byte, static_cast<int>(bytes)));
+          *element = ((tag + byte * kNextStick) & ~uint64_t{1}) | is_data;
+          at += step;
+          element += run.step;
+        }
       }
     };
     for_each_run(step.source.map, from, bytes, Replicas::FIRST_ONLY, strides, take);
@@ -277,24 +289,35 @@ void ShadowRun::put_elements(const ShadowCopy::Side& side, int core,
   const auto put = [&](const ElementRun& run) {
     int64_t at = run.device * bytes;
     const uint64_t* element = elements.data() + run.number;
-    for (int64_t i = 0; i < run.count; i++) {
+    const int64_t step = run.device_step * bytes;
+    for (int64_t i = 0; i < run.count;) {
       const int64_t stick = at & -kStickBytes;
-      const int byte = static_cast<int>(at - stick);
       if (stick != last) {
         finish_stick();
         last = stick;
         sum = 0;
         there = missing = {};
       }
-      sum += (*element & ~uint64_t{1}) * kFactors[byte];
-      const Bits& own = bits_of[byte];
-      if (*element & 1) {
-        there = there | own;
-      } else {
-        missing = missing | own;
+      const int64_t count = count_in_stick(at, step, run.count - i);
+      const int first = static_cast<int>(at - stick);
+      uint64_t part = 0, all = 1;
+      for (int64_t k = 0; k < count; k++) {
+        const uint64_t one = element[k * run.step];
+        part += (one & ~uint64_t{1}) * kFactors[first + k * step];
+        all &= one;
       }
-      at += run.device_step * bytes;
-      element += run.step;
+      sum += part;
+      if (all && step == bytes) {  // the usual case: elements that follow each other, all data
+        there = there | Bits::range(first, static_cast<int>(count * bytes));
+      } else {
+        for (int64_t k = 0; k < count; k++) {
+          Bits& kind = element[k * run.step] & 1 ? there : missing;
+          kind = kind | bits_of[first + k * step];
+        }
+      }
+      i += count;
+      at += count * step;
+      element += count * run.step;
     }
   };
   const Dims strides = numbering(side.views[core].sizes, kRoom);
