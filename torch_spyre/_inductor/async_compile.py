@@ -133,7 +133,13 @@ class SpyreKernel:
         from torch_spyre import backend
 
         bundle = Path(self.directory).parent
-        backend.write_checks(bundle, self.directory, fuse=config.backend_fusion, pool=self.has_pool)
+        backend.write_checks(
+            bundle,
+            self.directory,
+            fuse=config.backend_fusion,
+            pool=self.has_pool,
+            private_lx=True,
+        )
 
     def run(self, *tensors: torch.Tensor) -> None:
         """Queue the kernel on the current stream."""

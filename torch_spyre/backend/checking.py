@@ -31,9 +31,16 @@ CHECKED = "checked.bin"
 VERSION = 1
 
 
-def write_checks(directory: str | Path, code: str | Path, *, fuse: bool, pool: bool) -> None:
-    """Write both files beside the program, unless they are there. `fuse` and `pool` are those
-    that the program was compiled with."""
+def write_checks(
+    directory: str | Path,
+    code: str | Path,
+    *,
+    fuse: bool,
+    pool: bool,
+    private_lx: bool = False,
+) -> None:
+    """Write both files beside the program, unless they are there. `fuse`, `pool` and
+    `private_lx` are those that the program was compiled with."""
     from torch_spyre.backend import program_bytes, steps_of
 
     directory, code = Path(directory), Path(code)
@@ -42,7 +49,8 @@ def write_checks(directory: str | Path, code: str | Path, *, fuse: bool, pool: b
     bundle = read_bundle(directory, pool=pool)
     names = make_names(bundle, steps_of(bundle, fuse=fuse))
     _write(code / REFERENCE, program_bytes(steps_of(bundle, fuse=False)))
-    if any(tensor.in_lx for op in bundle.operations() for tensor in op.sdsc.tensors):
+    in_lx = any(tensor.in_lx for op in bundle.operations() for tensor in op.sdsc.tensors)
+    if private_lx and in_lx:
         _write(code / CHECKED, program_bytes(steps_of(bundle, fuse=fuse)))
     _write(code / NAMES, (json.dumps(names, indent=1) + "\n").encode())
 
