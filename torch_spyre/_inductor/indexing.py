@@ -176,6 +176,8 @@ def _running(
     dtype: torch.dtype | None,
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> Any:
+    if any(isinstance(n, torch.SymInt) for n in x.shape):
+        return NotImplemented  # the number of steps is not known: it stays whole
     result = dtype or x.dtype
     if x.dtype not in _FLOATS or result not in _FLOATS or x.dim() == 0 or x.numel() == 0:
         return NotImplemented
