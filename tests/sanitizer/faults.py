@@ -25,6 +25,7 @@ import torch
 
 import torch_spyre._C as _C
 from torch_spyre.backend import program_bytes, read_bundle, steps_of, write_checks
+from torch_spyre.backend.checking import CHECKED
 from torch_spyre.backend.errors import BackendError
 from torch_spyre.backend.regions import accesses
 from torch_spyre.backend.registers import LOAD, STORE
@@ -116,7 +117,8 @@ def write_code(case: Case, items: list[Item], code: Path) -> None:
         right.mkdir()
         write_checks(case.directory, right, fuse=case.fuse, pool=False)
     for file in right.iterdir():
-        shutil.copy(file, code / file.name)
+        if file.name != CHECKED:  # the right program on scratchpads: the changed one is checked
+            shutil.copy(file, code / file.name)
 
 
 # ---- Faults --------------------------------------------------------------------------------------
