@@ -19,7 +19,7 @@ from torch_spyre.hardware import CARD
 
 BASE = 0x1C00000000
 END = 0x2000000000
-EMPTY_PROGRAM = b"SPYREPRG" + struct.pack("<II", 3, 0)
+EMPTY_PROGRAM = b"SPYREPRG" + struct.pack("<II", 4, 0)
 ALLOCATION = 1024
 DATA_AT = 256  # where the plans below move data, behind the program
 
@@ -642,10 +642,10 @@ def test_more_addresses_than_fit_are_refused_before_anything_runs(tmp_path):
         (b"SPYREPRG" + struct.pack("<II", 7, 0), 0, "program version 7 at 0x1c00000000: this card "
          "runs version 4"),
         (b"SPYREPRG" + struct.pack("<II", 0x01000000, 0), 0, "program version 16777216 at"),
-        (b"SPYREPRG" + struct.pack("<II", 3, 127), 0, "the program at 0x1c00000000 has 127 words, "
+        (b"SPYREPRG" + struct.pack("<II", 4, 127), 0, "the program at 0x1c00000000 has 127 words, "
          "but its memory ends after 126"),
-        (b"SPYREPRG" + struct.pack("<II6q", 3, 6, 10, 6, 0, 0, 0, 0), 0, "step '0' of the program "
-         "is malformed: its kind is 10"),
+        (b"SPYREPRG" + struct.pack("<II6q", 4, 6, 11, 6, 0, 0, 0, 0), 0, "step '0' of the program "
+         "is malformed: its kind is 11"),
         (EMPTY_PROGRAM, ALLOCATION - 5, "no Spyre program at 0x1c000003fb: expected a header of 16 "
          "bytes, found 5 bytes"),
     ],
