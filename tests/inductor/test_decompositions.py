@@ -151,4 +151,5 @@ def test_custom_operators_of_the_package_that_run_on_the_host() -> None:
 def test_a_scaled_softmax_is_six_operations() -> None:
     x = image(8, 70).to("spyre")
     report = torch_spyre.explain(lambda x: torch.softmax(x * 0.125, -1), x)
-    assert [op.opfunc for op in report.ops] == ["mul", "max", "sub", "exp", "sum", "realdiv"]
+    asked_for = [op.opfunc for op in report.ops if not op.reason]  # not copies of the plan
+    assert asked_for == ["mul", "max", "sub", "exp", "sum", "realdiv"]
