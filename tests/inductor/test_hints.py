@@ -43,8 +43,9 @@ def test_a_hint_divides_the_operations_of_its_block_and_no_other(product):
         return torch.relu(y)
 
     result, ops = compiled(f, *product)
-    assert ops[0] == ("batchmatmul", {M: 4, N: 1, K: 2})
-    assert ops[1][0] == "relufwd" and ops[1][1] != {M: 4, N: 1}
+    asked_for = [op for op in ops if op[0] != "ringmove"]  # the sums travel to where relu wants them
+    assert asked_for[0] == ("batchmatmul", {M: 4, N: 1, K: 2})
+    assert asked_for[1][0] == "relufwd" and asked_for[1][1] != {M: 4, N: 1}
     x, w = (t.cpu().float() for t in product)
     torch.testing.assert_close(result.float(), torch.relu(x @ w), atol=0.3, rtol=0.02)
 

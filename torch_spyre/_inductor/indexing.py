@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental import proxy_tensor
 
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 
@@ -32,6 +33,8 @@ _EXACT = 1 << 24
 
 @register_spyre_decomposition([aten.index.Tensor, aten._unsafe_index.Tensor])
 def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
+    if all(t is None or _is_known(t) for t in indices):
+        return NotImplemented  # fx_passes looks at the values: ranges make a view
     flat = _flattened(x, indices)
     if flat is None:
         return NotImplemented
@@ -54,6 +57,24 @@ def index_put(
         return NotImplemented  # rows are stored, not single elements
     table, before, rows = flat
     return aten.index_put.default(table, [*[None] * before, rows], values).reshape(x.shape)
+
+
+def _is_known(t: torch.Tensor) -> bool:
+    """Whether a tensor of the graph that is traced depends on none of its inputs."""
+    mode = proxy_tensor.get_proxy_mode()
+    slot = None if mode is None else proxy_tensor.get_proxy_slot(t, mode.tracer, None)
+    if slot is None:
+        return False
+    seen: set[torch.fx.Node] = set()
+    stack = [slot.proxy.node]
+    while stack:
+        node = stack.pop()
+        if node.op == "placeholder":
+            return False
+        if node not in seen:
+            seen.add(node)
+            stack += node.all_input_nodes
+    return True
 
 
 def _flattened(
