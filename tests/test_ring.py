@@ -9,7 +9,7 @@ from math import prod
 import pytest
 
 from torch_spyre.constants import BYTES_IN_STICK
-from torch_spyre.core_views import CoreView, Share, core_view
+from torch_spyre.core_views import CoreView, Share, core_view, trimmed
 from torch_spyre.ring import common_digits, route, view_of
 
 
@@ -99,3 +99,13 @@ def test_digits_of_a_view_make_that_view_again():
         assert prod(d.size for d in digits) * BYTES_IN_STICK == a.all_bytes
         assert view_of(8, [(d.size, d.source) for d in digits]) == a
         assert view_of(8, [(d.size, d.target) for d in digits]) == b
+
+
+def test_views_of_the_same_parts_on_the_same_cores_are_equal_when_trimmed():
+    slots = (0, 1, 0, 1, 0, 1, 0, 1)
+    summed = core_view(8, [Share(4, 2, slots)], holders=(0, 1))  # the others added up with them
+    assert trimmed(summed) == core_view(2, [Share(4, 2, (0, 1))])
+    spread = core_view(8, [Share(4, 2, (0, 0, 0, 0, 1, 1, 1, 1))], holders=(0, 4))
+    assert trimmed(spread) == core_view(5, [Share(4, 2, (0, 0, 0, 0, 1))], holders=(0, 4))
+    assert trimmed(spread) != trimmed(summed)
+    assert holds(trimmed(spread)) == holds(spread) and holds(trimmed(summed)) == holds(summed)

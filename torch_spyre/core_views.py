@@ -81,3 +81,17 @@ def core_view(
         else:
             merged.append(axis)
     return CoreView(cores, tuple(merged), holders)
+
+
+def trimmed(view: CoreView) -> CoreView:
+    """The same without the cores behind the last one that has a part, and without what those in
+    between would have: views of those who have the same parts are equal then."""
+    held = set(view.holding_cores)
+    cores = max(held) + 1
+    shares = [
+        Share(
+            s.entries, s.own, tuple([n if c in held else 0 for c, n in enumerate(s.slots[:cores])])
+        )
+        for s in view.shares
+    ]
+    return core_view(cores, shares, None if len(held) == cores else tuple(sorted(held)))
