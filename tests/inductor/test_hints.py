@@ -43,7 +43,7 @@ def test_a_hint_divides_the_operations_of_its_block_and_no_other(product):
         return torch.relu(y)
 
     result, ops = compiled(f, *product)
-    asked_for = [op for op in ops if op[0] != "ringmove"]  # the sums travel to where relu wants them
+    asked_for = [op for op in ops if op[0] != "ringmove"]  # sums travel to relu
     assert asked_for[0] == ("batchmatmul", {M: 4, N: 1, K: 2})
     assert asked_for[1][0] == "relufwd" and asked_for[1][1] != {M: 4, N: 1}
     x, w = (t.cpu().float() for t in product)
