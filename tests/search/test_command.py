@@ -195,6 +195,8 @@ def test_an_interrupted_run_ends_cleanly(small, tmp_path, moment):
     assert moment in shown and "Report" not in rest
     bundles = list((cache / "inductor-spyre").glob("*")) if cache.exists() else []
     for bundle in bundles:
+        if bundle.name == ".locks":  # of the store, and of no bundle
+            continue
         assert not bundle.name.startswith("."), "a bundle was left half-written"
         assert (bundle / "spyreCodeDir" / "spyrecode.json").is_file()
 
