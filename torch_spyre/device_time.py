@@ -16,7 +16,7 @@ and starts three transfers, which take 2.6 us.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from math import prod, sqrt
@@ -55,6 +55,13 @@ class Flow:
     """Bytes at each place: whole words of 128."""
     axes: tuple[Axis, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.writes, self.in_lx, self.unit, self.axes))
+
     @cached_property
     def core_bytes(self) -> int:
         """Of the busiest core."""
@@ -89,8 +96,7 @@ class Flow:
         return pieces * -(-run // CARD.burst_bytes)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One operation as the card does it."""
 
     name: str
@@ -132,8 +138,7 @@ class Work:
 # ---- What it costs -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(NamedTuple):
     """Microseconds. Memory, scratchpad and units work at the same time; the rest comes after."""
 
     memory_us: float
@@ -241,11 +246,13 @@ def work(
     *,
     gathered: int | None = None,
     chosen: int = 0,
+    flow_of: Callable[[Mapping[Hashable, Dim], TensorUse], Flow] | None = None,
 ) -> Work:
     """The work of an operation: inputs first, the output last.
 
-    `gathered` is the number of a tensor whose rows an index chooses; `chosen` the k of a topk."""
-    flows = [flow(dims, t) for t in tensors]
+    `gathered` is the number of a tensor whose rows an index chooses; `chosen` the k of a topk.
+    `flow_of` is `flow` for who remembers flows."""
+    flows = [(flow_of or flow)(dims, t) for t in tensors]
     out = tensors[-1]
     if gathered is not None:
         # One stick for each point, wherever its row lies.

@@ -162,8 +162,8 @@ class Search:
         for time, names in enumerate(buffers):
             for number, name in enumerate(names):
                 writers.setdefault(name, [])
-                uses = writers if number == len(names) - 1 else readers
-                uses.setdefault(name, []).append(_Use(time, number))
+                kind_of_use = writers if number == len(names) - 1 else readers
+                kind_of_use.setdefault(name, []).append(_Use(time, number))
         found = []
         for name, first in writers.items():
             rest = readers.get(name, [])
