@@ -23,7 +23,7 @@ c0, c1, c2, c3 = sympy.symbols("c0 c1 c2 c3")
 
 def joint(specs, buffers=None, cores=32, **kwargs):
     buffers = buffers or [[f"{i}.{j}" for j in range(len(s.args))] for i, s in enumerate(specs)]
-    return best_divisions(specs, buffers, cores=cores, max_span=256 * MIB, **kwargs)[0]
+    return best_divisions(specs, buffers, cores=cores, max_span=256 * MIB, **kwargs)[0].specs
 
 
 def shared_weight(batch, m, n, k):

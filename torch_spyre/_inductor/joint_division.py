@@ -45,6 +45,14 @@ class Candidate(NamedTuple):
     """None where a tensor cannot be in scratchpads."""
 
 
+class Division(NamedTuple):
+    """The operations of a kernel, divided; and what they take in all, about: nobody knows yet
+    whether there is room in the scratchpads for all that could stay."""
+
+    specs: list[OpSpec]
+    us: float
+
+
 def best_divisions(
     specs: Sequence[OpSpec],
     buffers: Sequence[Sequence[Any]],
@@ -57,7 +65,7 @@ def best_divisions(
     k_fast: bool = True,
     hinted: Sequence[bool] = (),
     moves: bool = False,
-) -> list[list[OpSpec]]:
+) -> list[Division]:
     """Divisions of a kernel that are worth a complete plan, the best by the estimate first, the
     documented one among them.
 
@@ -77,13 +85,12 @@ def best_divisions(
     found = sorted([search.improve(start) for start in starts], key=lambda state: state.total)
     if lx_bytes:
         found = [search.improve(search.align(found[0])), *found, documented]
-    different: list[list[int]] = []
-    for state in found:
-        if state.choice not in different:
-            different.append(state.choice)
+    different = {tuple(state.choice): state.total for state in reversed(found)}
     return [
-        [with_slices(s, o.candidates[c].slices) for s, o, c in zip(specs, options, choice)]
-        for choice in different
+        Division(
+            [with_slices(s, o.candidates[c].slices) for s, o, c in zip(specs, options, choice)], us
+        )
+        for choice, us in reversed(different.items())
     ]
 
 
