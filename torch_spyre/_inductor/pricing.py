@@ -10,8 +10,10 @@ Example: `Pricer(op).price({c0: 32, c1: 1}).us`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import sympy
 
@@ -22,9 +24,11 @@ from torch_spyre._inductor.codegen.ring_moves import RING_MOVE, work_of_ring
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre.device_time import (
     Dim,
+    Flow,
     Price,
     TensorUse,
     Work,
+    flow,
     placed_flow,
     price,
     relayout_work,
@@ -91,7 +95,10 @@ class Pricer:
         self._extra = max((a.eps for a in accesses if not a.is_index), default=0)
         if any(a.stick is not None for a in accesses if not a.is_index):
             self._extra = 0
-        self._uses = [self._use(a) for a in accesses]
+        uses = [self._use(a) for a in accesses]
+        self._uses = [[_placed(u, lx) for u in uses] for lx in (False, True)]
+        self._own_places = tuple([u.in_lx for u in uses])
+        self._flows: dict[tuple[Any, ...], Flow] = {}
         self._gathered = next((i for i, a in enumerate(accesses) if a.index_symbols), None)
 
     def price(self, slices: Slices, in_lx: Sequence[bool] = ()) -> Price:
@@ -121,14 +128,20 @@ class Pricer:
         }
         if self._extra:
             dims[_EXTRA_STICK] = Dim(self._extra, self._extra, 1)
-        uses = self._uses
-        if in_lx:
-            uses = [
-                u if u.in_lx == lx else TensorUse(u.writes, lx, *_rest(u))
-                for u, lx in zip(uses, in_lx, strict=True)
-            ]
+        places = in_lx or self._own_places
+        uses = [self._uses[lx][i] for i, lx in enumerate(places)]
         chosen = op.op_info.get("k", 0)
-        return work(self._row, cores, dims, uses, gathered=self._gathered, chosen=chosen)
+        return work(
+            self._row, cores, dims, uses, gathered=self._gathered, chosen=chosen, flow_of=self._flow
+        )
+
+    def _flow(self, dims: Mapping[Hashable, Dim], use: TensorUse) -> Flow:
+        """Many divisions cut one tensor in the same way."""
+        key = (id(use), *[dims[name].slices for name in use.strides])
+        found = self._flows.get(key)
+        if found is None:
+            found = self._flows[key] = flow(dims, use)
+        return found
 
     def _use(self, access: Access) -> TensorUse:
         strides: dict[Hashable, int] = {a.symbol: a.step * access.word for a in access.axes}
@@ -161,10 +174,8 @@ class Pricer:
         return relayout_work(cores, flows)
 
 
-def _rest(
-    use: TensorUse,
-) -> tuple[int, Hashable, Mapping[Hashable, int], int, Mapping[Hashable, int]]:
-    return use.per_stick, use.stick, use.strides, use.bytes, use.entries
+def _placed(use: TensorUse, in_lx: bool) -> TensorUse:
+    return use if use.in_lx == in_lx else replace(use, in_lx=in_lx)
 
 
 def _padded(op: OpSpec, kind: str, accesses: list[Access]) -> dict[sympy.Symbol, int]:
