@@ -13,8 +13,12 @@ ROOT = Path(__file__).parents[2]
 FILES = (
     "tests/backend/test_run.py",
     "tests/inductor/test_blocks.py",
+    "tests/inductor/test_graphs.py",
     "tests/inductor/test_programs.py",
     "tests/inductor/test_scatter.py",
+    "tests/inductor/test_training.py",
+    "tests/inductor/test_views.py",
+    "tests/inductor/test_windows_and_indexing.py",
     "tests/device/test_training.py",
 )
 
