@@ -35,6 +35,7 @@ from torch_spyre._inductor import (
     input_layouts,
     passes,
     replay,
+    saved_layouts,
     training,  # noqa: F401  decompositions
 )
 from torch_spyre._inductor import encoder_layers as _encoder_layers  # noqa: F401  decompositions
@@ -138,18 +139,21 @@ def compile_fx(
     direct.register()
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
+    inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
     is_open = config.dynamic_shapes and not args and dynamic.stays_open(model)
     if is_open:
-        inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
         kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
     else:
+        if not args:
+            kwargs["inner_compile"] = saved_layouts.inner_compiler(inner)
         _specialise(model)
         if isinstance(model, torch.fx.GraphModule):
             fx_passes.replace_idle_expands(model)
 
     def compile_for(inputs: Any, integers: dict[int, int]) -> Any:
         def compile_graph() -> Any:
-            recording = input_layouts.recording(inputs, hints.fingerprint(model), integers)
+            tensors = [*inputs, *_held(model)]
+            recording = input_layouts.recording(tensors, hints.fingerprint(model), integers)
             alone = graph_caches.one_at_a_time(model, inputs)
             fresh_graphs = debug.fresh_graphs()
             with alone, recording, collections_paused(), replay.active(), fresh_graphs as fresh:
@@ -171,6 +175,14 @@ def compile_fx(
     if not integers or is_open:
         return result
     return IntegerGuard(result, integers, compile_again)
+
+
+def _held(model: Any) -> list[torch.Tensor]:
+    """Tensors that are no arguments because Dynamo keeps them with the graph: those whose address
+    is marked as static, such as the weights and the state of an optimizer."""
+    if not isinstance(model, torch.nn.Module):
+        return []
+    return [*model.parameters(), *model.buffers()]
 
 
 def _specialise(model: Any) -> None:
