@@ -271,6 +271,7 @@ class Copies:
             and source.buffer.layout.element_arrangement == STANDARD
             and target.buffer.layout.element_arrangement == STANDARD
             and _covers(source, op) and _covers(target, op)
+            and source.buffer.placed is None and target.buffer.placed is None
         )  # fmt: skip
         self._note(op)
         if simple:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_spyre._C import ElementArrangement, SpyreTensorLayout
@@ -50,6 +50,22 @@ def stickify(
             entry.operation, entry.reason, entry.source_layout, entry.target_layout,
         )  # fmt: skip
     return copies.operations, copies.restickifies
+
+
+def as_wanted(op: Operation) -> Operation:
+    """A product whose result should have its sticks along M is computed as the transposed one.
+
+    The gradient of a weight: its layout is that of y in the forward product, which a plain product
+    of the gradient and the input does not give."""
+    wanted = op.output.buffer.wanted
+    if wanted is None or op.kind != "matmul" or len(op.kept) != 2 or len(op.inputs) != 2:
+        return op
+    m, n = op.kept
+    if op.info["n"] != n or op.output.index.coeff(m) != wanted.stride_map[-1]:
+        return op
+    x, y = op.inputs
+    ranges = {n: op.ranges[n], m: op.ranges[m], **{v: op.ranges[v] for v in op.reduced}}
+    return replace(op, ranges=ranges, inputs=[y, x], info={**op.info, "n": m})
 
 
 # ---- Choosing -----------------------------------------------------------------------------------
@@ -167,14 +183,16 @@ def _priced(
     op: Operation, layouts: list[SpyreTensorLayout], is_output: bool
 ) -> list[tuple[SpyreTensorLayout | None, float]]:
     """Each layout once, with what decides between equal costs: plain layouts, small ones, and
-    plain ones above all for outputs."""
+    plain ones above all for outputs. Where another one is wanted, somebody will have to copy."""
     elements = op.output.buffer.elements
+    wanted = op.output.buffer.wanted
     weight = 0.25 if is_output else 1e-3
     priced: list[tuple[SpyreTensorLayout | None, float]] = []
     for rank, layout in enumerate(layouts):
         if layout not in layouts[:rank]:
             waste = math.prod(layout.device_size) - elements
-            priced.append((layout, waste * 0.02 + rank * weight))
+            later = elements if wanted is not None and layout != wanted else 0
+            priced.append((layout, waste * 0.02 + rank * weight + later))
     return priced
 
 

@@ -399,6 +399,7 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
   kept.seek(first);
   space.use_lanes();
   space.operands_assumed = space.fixed_known = 0;
+  space.assured = nullptr;
   bench.points_of = nullptr;
   for (int64_t at = first; at < last; at += most_groups) {
     const int64_t groups = std::min(most_groups, last - at);
