@@ -173,6 +173,20 @@ def test_the_step_of_an_optimizer_on_weights_of_16_bits_is_rounded_once(optimize
     assert nothing_on_the_host(), torch.spyre.fallback_counts()
 
 
+def test_squares_that_16_bits_cannot_hold_do_not_let_adam_divide_by_nothing():
+    steps = []
+    for device, dtype in (("cpu", torch.float32), ("spyre", torch.float16)):
+        parameter = nn.Parameter(torch.zeros(64, dtype=dtype, device=device))
+        optimizer = torch.optim.AdamW([parameter], 2**-7)
+        step = optimizer.step if device == "cpu" else torch.compile(optimizer.step)
+        for gradient in (2**-12, 2**-20):  # times 0.001, squared: less than there is
+            parameter.grad = torch.full_like(parameter, gradient)
+            step()
+        steps.append(parameter.detach().cpu().float())
+    # 1 + 0.67 steps in float32; with a second moment of zero it would be more than a hundred.
+    torch.testing.assert_close(steps[1], steps[0], rtol=0.4, atol=0)
+
+
 def test_what_is_made_like_a_weight_lies_like_it():
     weight = nn.Linear(70, 130).half().to("spyre").weight
     layout = weight.device_tensor_layout()

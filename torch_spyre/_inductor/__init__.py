@@ -139,8 +139,8 @@ def compile_fx(
     direct.register()
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
-    inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
     is_open = config.dynamic_shapes and not args and dynamic.stays_open(model)
+    inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
     if is_open:
         kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
     else:
@@ -182,7 +182,8 @@ def _held(model: Any) -> list[torch.Tensor]:
     is marked as static, such as the weights and the state of an optimizer."""
     if not isinstance(model, torch.nn.Module):
         return []
-    return [*model.parameters(), *model.buffers()]
+    held = [*model.parameters(), *model.buffers()]
+    return [t for t in held if t.dtype is not torch.int64]  # nobody guards how large these are
 
 
 def _specialise(model: Any) -> None:

@@ -39,12 +39,12 @@ class _Current(threading.local):
     def __init__(self) -> None:
         self.by_storage: dict[int, Placement] = {}
         self.names: dict[int, Named] = {}
-        self.classes: dict[int, int] = {}
-        """Of the storages of int64 tensors: how large their numbers are (csrc/integers.h)."""
         self.saved: dict[str, Placement] = {}
         """Of what the forward graph saved, by its name, while the backward graph is compiled."""
         self.wanted: list[Placement | None] = []
         """For the results of the backward graph: of the tensors that they are gradients of."""
+        self.classes: dict[int, int] = {}
+        """Of the storages of int64 tensors: how large their numbers are (csrc/integers.h)."""
         self.key: tuple[str, ...] = ()
         self.fakes: list[torch.Tensor] = []
         """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""

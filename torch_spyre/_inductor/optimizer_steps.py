@@ -16,6 +16,8 @@ import operator
 from typing import Any
 
 import torch
+from torch._inductor.scheduler import BaseSchedulerNode
+from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
@@ -34,6 +36,9 @@ _FOREACH = {
         "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "rsqrt", "sign", "sqrt", "sub",
     )
 }  # fmt: skip
+_MARK = "spyre_optimizer_step"
+_LEAST = 2.0**-30
+"""Of the ordinary numbers of DLFloat16; float16 of the host has nothing below 2**-24."""
 _OTHERS = (aten.full.default, aten.clone.default, aten.copy_.default, prims.fma.default)
 
 
@@ -42,6 +47,8 @@ def compute_in_float32(graph: Graph) -> None:
     if not _is_step(graph):
         return
     _log.info("the step of an optimizer is computed in float32")
+    assert graph.owning_module is not None
+    graph.owning_module.meta[_MARK] = True
     short = {n: n.meta["val"].dtype for n in graph.nodes if _is_short(n)}
     wide: dict[Node, Node] = {}
     for node in list(graph.nodes):
@@ -52,10 +59,48 @@ def compute_in_float32(graph: Graph) -> None:
                 node.args = map_arg(node.args, lambda n: _rounded(graph, n, short.get(n)))
         elif node.target is aten.copy_.default:
             with graph.inserting_before(node):
-                source = _rounded(graph, node.args[1], short.get(node.args[0]))
+                source = _not_lost(graph, node.args[1], short.get(node.args[0]))
+                source = _rounded(graph, source, short.get(node.args[0]))
                 node.args = (node.args[0], source, *node.args[2:])
         else:
             _widen(graph, node, wide)
+
+
+def one_by_one(nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
+    """Update one weight after the other, not one operation after the other for all weights.
+
+    What a weight needs is then together, and becomes one step of the card's program."""
+    if _MARK not in V.graph.module.meta:
+        return nodes
+    on_card = {n.get_name() for n in nodes if _is_on_card(n)}
+    before = [n for n in nodes if not _is_on_card(n) and on_card.isdisjoint(n.ancestors)]
+    after = [n for n in nodes if not _is_on_card(n) and not on_card.isdisjoint(n.ancestors)]
+    done = {n.get_name() for n in before}
+    waiting = [n for n in nodes if _is_on_card(n)]
+    late = {n.get_name() for n in after}
+    if any(not late.isdisjoint(n.ancestors) for n in waiting):
+        return nodes
+    needed = {name for n in waiting for name in n.ancestors}
+    ordered = before
+    while waiting:
+        last = next(n for n in waiting if n.get_name() not in needed)
+        names = {*last.ancestors, last.get_name()}
+        done |= names
+        # Other results of what was computed for it.
+        chosen = [
+            n
+            for n in waiting
+            if n.get_name() in names or (n.get_name() not in needed and n.ancestors <= done)
+        ]
+        done |= {n.get_name() for n in chosen}
+        ordered += chosen
+        waiting = [n for n in waiting if n.get_name() not in done]
+    return ordered + after
+
+
+def _is_on_card(node: BaseSchedulerNode) -> bool:
+    device = node.get_device()
+    return device is not None and device.type == DEVICE_NAME
 
 
 def _is_step(graph: Graph) -> bool:
@@ -112,6 +157,29 @@ def _widen(graph: Graph, node: Node, wide: dict[Node, Node]) -> None:
     assert callable(node.target)
     with mode:
         node.meta["val"] = node.target(*args, **kwargs)
+
+
+def _not_lost(graph: Graph, node: Any, dtype: torch.dtype | None) -> Any:
+    """A mean of squares whose root divides is stored as the least number that the card has where it
+    is less: zero would divide by nothing but the next gradient."""
+    if dtype is not torch.float16 or not isinstance(node, Node) or not _is_under_root(node):
+        return node
+    least = graph.call_function(aten.clamp_min.default, (node, _LEAST))
+    least.meta.update(node.meta)
+    return least
+
+
+def _is_under_root(node: Node) -> bool:
+    """Whether the root of a value is taken, maybe of its maximum with another one."""
+    for user in node.users:
+        name = _name(user).removeprefix("aten::").removeprefix("_foreach_")
+        if name == "sqrt":
+            return True
+        if name == "maximum":
+            results = [u for u in user.users if u.target is operator.getitem] or [user]
+            if any(_is_under_root(result) for result in results):
+                return True
+    return False
 
 
 def _rounded(graph: Graph, node: Any, dtype: torch.dtype | None) -> Any:

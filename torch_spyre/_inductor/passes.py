@@ -68,6 +68,7 @@ CustomPreSchedulingPasses: list[Pass] = []
 # Inductor's loop fusion is off for spyre: kernels are stretches of nodes, made in the plan.
 CustomPreFusionPasses: list[Pass] = []
 CustomPostFusionPasses: list[Pass] = [
+    optimizer_steps.one_by_one,  # what belongs to one weight becomes one step of a program
     transfers_first,  # a copy from the host between two nodes would make two kernels of one
 ]
 
