@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 import torch_spyre
-from torch_spyre._inductor import config
+from torch_spyre._inductor import config, own_tiling
 
 # A card with a tenth of its scratchpads, 6.7 MB in all: what is large there is small here.
 SMALL = {"cores": 32, "lx_reserved": 0.9}
@@ -33,6 +33,18 @@ def both(function, *args, **settings):
     assert loops.device_time_us < plain.device_time_us and loops.hbm_bytes < plain.hbm_bytes
     assert not any(op.loops for op in plain.ops) and any(op.loops for op in loops.ops)
     return loops, plain
+
+
+def test_no_loops_are_tried_where_each_tensor_moves_once_without_them(monkeypatch):
+    def build(*_):
+        raise AssertionError("a trial")
+
+    monkeypatch.setattr(own_tiling, "build", build)
+    q, k, v = (half(1, 4, 2 * TOKENS, 64) for _ in range(3))
+    told = explained(functional.scaled_dot_product_attention, q, k, v, lx_reserved=0.2)
+    assert told.hbm_bytes <= 1.02 * told.compulsory_bytes
+    with pytest.raises(Exception, match="a trial"):  # here they move more often
+        explained(functional.scaled_dot_product_attention, q, k, v)
 
 
 @pytest.mark.parametrize("heads", [4, 5])
