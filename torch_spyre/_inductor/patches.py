@@ -30,9 +30,16 @@ from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-from torch_spyre._inductor import fakes, graph_caches, lowering, native, reinplacing, replay
-from torch_spyre._inductor.errors import NoOpFunc, TooLarge, Unsupported
-from torch_spyre._inductor.input_layouts import note_carried
+from torch_spyre._inductor import (
+    fakes,
+    graph_caches,
+    integers,
+    lowering,
+    native,
+    reinplacing,
+    replay,
+)
+from torch_spyre._inductor.errors import NoOpFunc, Unsupported
 from torch_spyre._inductor.origins import is_view
 from torch_spyre._inductor.plan import is_spyre
 from torch_spyre._inductor.scheduler import LoopsOnDemand
@@ -73,8 +80,11 @@ def _realise_every_operation() -> None:
     def call_function(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
         if not lowering.has_spyre(args, kwargs) or not isinstance(target, torch._ops.OpOverload):
             return stock(self, target, args, kwargs)
+        first = len(self.buffers)
         with _folded_constants_allowed():
-            return lower_for_spyre(self, target, args, kwargs)
+            result = lower_for_spyre(self, target, args, kwargs)
+            integers.note_host_results(target, args, kwargs, self.buffers[first:])
+        return result
 
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
         left = native.never(target) or (
@@ -102,11 +112,7 @@ def _realise_every_operation() -> None:
         else:
             return result
         mark.undo()
-        first = len(self.buffers)
-        result = _fall_back(self, target, args, kwargs, refusal.what)
-        if isinstance(refusal, TooLarge):
-            note_carried(self, (buffer.get_name() for buffer in self.buffers[first:]))
-        return result
+        return _fall_back(self, target, args, kwargs, refusal.what)
 
     GraphLowering.call_function = call_function
 
