@@ -3,15 +3,24 @@ traffic that no plan can avoid.
 
     python -m benchmarks.plans            # all
     python -m benchmarks.plans softmax    # those whose names contain a text
+    python -m benchmarks.plans --planning # how long planning takes, as a part of compiling
 
-Nothing is measured here: times are those of the model (docs/device_time.md), bytes those of the
-plan, which the card's counters confirm (tests/inductor/test_cost_report.py).
+Times of plans are those of the model (docs/device_time.md), bytes those of the plan, which the
+card's counters confirm (tests/inductor/test_cost_report.py). The time that planning takes is
+processor time of the thread that compiles, with nothing in the caches, each graph in a process of
+its own; planning is loops over tiles, divisions, scratchpads and the pool.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from typing import Any
@@ -130,14 +139,75 @@ def measure(name: str) -> Row:
     )
 
 
-def main(wanted: str = "") -> None:
+PLANNING_LIMIT = 0.25
+"""Of the time to compile a graph."""
+
+
+def compile_and_time(name: str) -> tuple[float, float]:
+    """Seconds of planning, and of compiling in all, in this process."""
+    from torch_spyre._inductor import plan
+
+    planner: Any = plan._Planner
+    stock = planner.finish
+    planning = 0.0
+
+    def finish(self: Any, kernel: Any) -> None:
+        nonlocal planning
+        begin = time.thread_time()
+        stock(self, kernel)
+        planning += time.thread_time() - begin
+
+    function, arguments = SUITE[name]()
+    torch.compile(lambda x: x + 1)(_half(64)).cpu()  # imports
+    planner.finish = finish
+    try:
+        begin = time.thread_time()
+        with torch.no_grad():
+            torch.compile(function)(*arguments)
+        return planning, time.thread_time() - begin
+    finally:
+        planner.finish = stock
+
+
+def planning_time(name: str) -> tuple[float, float]:
+    """The same in a process of its own, without anything in its caches."""
+    source = (
+        "import json; from benchmarks import plans; "
+        f"print(json.dumps(plans.compile_and_time({name!r})))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", source],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} did not compile:\n{done.stderr[-2000:]}")
+    planning, total = json.loads(done.stdout.splitlines()[-1])
+    return planning, total
+
+
+def show_planning(names: Sequence[str]) -> bool:
+    """Print how long planning takes; whether that is within the limit."""
+    print("| graph | planning s | compiling s | part |")
+    print("|---|---|---|---|")
+    most = 0.0
+    for name in names:
+        planning, total = planning_time(name)
+        most = max(most, planning / total)
+        print(f"| {name} | {planning:.2f} | {total:.2f} | {planning / total:.2f} |", flush=True)
+    print(f"\nlargest part: {most:.2f}, limit {PLANNING_LIMIT}")
+    return most <= PLANNING_LIMIT
+
+
+def show_plans(names: Sequence[str]) -> None:
     """Print the table."""
     print("| graph | us | documented us | ratio | bytes | of documented | of compulsory |")
     print("|---|---|---|---|---|---|---|")
     ratios = []
-    for name in SUITE:
-        if wanted not in name:
-            continue
+    for name in names:
         row = measure(name)
         ratios.append(row.ratio)
         print(
@@ -145,10 +215,24 @@ def main(wanted: str = "") -> None:
             f"{row.bytes / row.documented_bytes:.2f} | {row.bytes / row.compulsory:.2f} |",
             flush=True,
         )
-    if ratios:
-        mean = exp(sum(map(log, ratios)) / len(ratios))
-        print(f"\ngeometric mean of modelled time against documented mode: {mean:.3f}")
+    mean = exp(sum(map(log, ratios)) / len(ratios))
+    print(f"\ngeometric mean of modelled time against documented mode: {mean:.3f}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plans")
+    parser.add_argument("wanted", nargs="?", default="", help="part of the names of graphs")
+    parser.add_argument("--planning", action="store_true", help="the time that planning takes")
+    given = parser.parse_args(argv)
+    names = [name for name in SUITE if given.wanted in name]
+    if not names:
+        parser.error(f"no graph has {given.wanted!r} in its name; there are {', '.join(SUITE)}")
+    if given.planning:
+        return 0 if show_planning(names) else 1
+    show_plans(names)
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    sys.exit(main())

@@ -43,6 +43,18 @@ def both(function, *args, **settings):
     return loops, plain
 
 
+def test_no_loops_are_tried_where_each_tensor_moves_once_without_them(monkeypatch):
+    def build(*_):
+        raise AssertionError("a trial")
+
+    monkeypatch.setattr(own_tiling, "build", build)
+    q, k, v = (half(1, 4, 2 * TOKENS, 64) for _ in range(3))
+    told = explained(functional.scaled_dot_product_attention, q, k, v, lx_reserved=0.2)
+    assert told.hbm_bytes <= 1.02 * told.compulsory_bytes
+    with pytest.raises(Exception, match="a trial"):  # here they move more often
+        explained(functional.scaled_dot_product_attention, q, k, v)
+
+
 @pytest.mark.parametrize("heads", [4, 5])
 def test_attention_scores_never_touch_device_memory(heads):
     q, k, v = (half(1, heads, TOKENS, 64) for _ in range(3))

@@ -65,6 +65,7 @@ def best_divisions(
     k_fast: bool = True,
     hinted: Sequence[bool] = (),
     moves: bool = False,
+    thorough: bool = True,
 ) -> list[Division]:
     """Divisions of a kernel that are worth a complete plan, the best by the estimate first, the
     documented one among them.
@@ -72,7 +73,8 @@ def best_divisions(
     `buffers` names the buffer of each tensor of each operation. `lx_bytes` is what a core can keep,
     0 where nothing stays. Buffers in `fixed` are in memory in any case (arguments of the kernel),
     and in scratchpads too where that pays; those in `never` are not. An operation that is `hinted`
-    keeps the slices that it has. `moves`: scratchpads can be moved to others over the ring."""
+    keeps the slices that it has. `moves`: scratchpads can be moved to others over the ring. Not
+    `thorough`: one division, from one start; for who compares kernels."""
     options = [
         candidates_of(spec, cores, max_span, lx_bytes > 0, k_fast, keep, moves)
         for spec, keep in zip(specs, hinted or [False] * len(specs), strict=True)
@@ -81,10 +83,13 @@ def best_divisions(
     documented = search.state([0] * len(specs))
     starts = [documented, search.state([option.cheapest for option in options])]
     if lx_bytes:
-        starts.append(search.state(search.forward()))
+        forward = search.state(search.forward())
+        starts = [*starts, forward] if thorough else [forward]
     found = sorted([search.improve(start) for start in starts], key=lambda state: state.total)
     if lx_bytes:
         found = [search.improve(search.align(found[0])), *found, documented]
+    if not thorough:
+        found = found[:1]
     different = {tuple(state.choice): state.total for state in reversed(found)}
     return [
         Division(

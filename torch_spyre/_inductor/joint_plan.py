@@ -35,14 +35,17 @@ def plan_kernel(
     specs: Sequence[OpSpec],
     arguments: Collection[Buffer],
     hinted: Sequence[bool] = (),
+    *,
+    thorough: bool = True,
 ) -> Residency:
-    """The plan with the least modelled time. An operation that is `hinted` keeps its slices."""
+    """The plan with the least modelled time. An operation that is `hinted` keeps its slices. Not
+    `thorough`: a good plan, in less time."""
     hinted = hinted or [False] * len(specs)
     if config.work_division == "documented":
         return _with_scratchpads(operations, _documented(specs, hinted), arguments)
     best: Residency | None = None
     least = 0.0
-    for division in _divisions(operations, specs, arguments, hinted):
+    for division in _divisions(operations, specs, arguments, hinted, thorough):
         if best is not None and division.us > _HOPELESS * least:
             continue
         plan = _with_scratchpads(operations, division.specs, arguments)
@@ -73,6 +76,7 @@ def _divisions(
     specs: Sequence[OpSpec],
     arguments: Collection[Buffer],
     hinted: Sequence[bool],
+    thorough: bool,
 ) -> list[Division]:
     buffers = [buffers_of(op) for op in operations]
     return best_divisions(
@@ -86,6 +90,7 @@ def _divisions(
         k_fast=config.k_fast_emission,
         hinted=hinted,
         moves=config.lx_ring_moves and config.lx_boundary_clones,
+        thorough=thorough,
     )
 
 

@@ -262,6 +262,12 @@ class _Search:
             self.costs[trial] = _cost(nodes, self._outside)
 
     @property
+    def is_needed(self) -> bool:
+        """Loops pay by what they need not move: not where each tensor moves once without them."""
+        once = sum(pool.device_bytes(buffer) for buffer in self._outside)
+        return self._plain.us == inf or self._plain.bytes > once * (1 + _NEARLY)
+
+    @property
     def best(self) -> Trial | None:
         """The cheapest, if it is cheaper than no loop."""
         best: Trial | None = None
@@ -280,6 +286,8 @@ def _best(wide: list[Item], before: int, behind: int, uses: Uses, room: int) -> 
     if not trials:
         return None
     search = _Search(wide, uses)
+    if not search.is_needed:
+        return None
     for first, *_ in trials:
         search.offer(first)
     if search.best is None:
@@ -369,7 +377,7 @@ def _cost(nodes: Sequence[Node], outside: set[Buffer]) -> Cost:
         nonlocal us, moved
         wide = [with_wide_tensors(item, homes, CARD.span_bytes) for item in run]
         specs = [_in_memory(spec) for spec in wide]
-        plan = plan_kernel([item.op for item in run], specs, homes.shared(run))
+        plan = plan_kernel([item.op for item in run], specs, homes.shared(run), thorough=False)
         if _reaches_too_far(plan):
             us = inf
         us += modelled_us(plan) * counts[id(run[0])]

@@ -162,10 +162,13 @@ class Views:
 def _views(plan: _Plan, slices: SharedDict) -> tuple[CoreView | None, ...]:
     if plan.kind == "topk" or plan.op.op in ("relayout", RING_MOVE) or plan.indices:
         return (None,) * len(plan.tensors)
-    return tuple(_core_view(plan, tensor, slices) for tensor in plan.tensors)
+    slots = {p.label: tuple([mine[p.label] for mine in slices.values()]) for p in plan.dims}
+    return tuple([_core_view(plan, tensor, slices, slots) for tensor in plan.tensors])
 
 
-def _core_view(plan: _Plan, tensor: _Tensor, slices: SharedDict) -> CoreView | None:
+def _core_view(
+    plan: _Plan, tensor: _Tensor, slices: SharedDict, slots: Mapping[str, tuple[int, ...]]
+) -> CoreView | None:
     if _gaps(plan, tensor):
         return None
     shares = []
@@ -173,8 +176,7 @@ def _core_view(plan: _Plan, tensor: _Tensor, slices: SharedDict) -> CoreView | N
         dim = plan.by_symbol[axis.symbol]
         if axis.first or axis.gathered or axis.size % dim.slices:
             return None
-        slots = tuple([mine[dim.label] for mine in slices.values()])
-        shares.append(Share(axis.size, axis.size // dim.slices, slots))
+        shares.append(Share(axis.size, axis.size // dim.slices, slots[dim.label]))
     holders = None
     kept = tensor.access.symbols
     summed = [p.label for p in plan.dims if p.slices > 1 and p.symbol not in kept]
