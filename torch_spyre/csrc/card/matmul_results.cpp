@@ -60,8 +60,8 @@ void MatmulResults::round(const MatmulStep::Product& product, const MatmulStep::
                     piece.row * out.row_stride + range.stick * out.stick_stride;
     const float* from = sums + piece.first * lanes_;
     for (int64_t s = 0; s < range.sticks; ++s) {
-      if (is_dlfloat16_ && out.row_stride == kStickBytes && encode_ != nullptr) {
-        encode_(to, from, piece.count * lanes_);
+      if (is_dlfloat16_ && encode_ != nullptr) {
+        encode_(to, out.row_stride, from, piece.count);
       } else if (is_dlfloat16_ && out.row_stride == kStickBytes) {
         machine_.table.encode_dlfloat16(to, reinterpret_cast<const uint32_t*>(from),
                                         piece.count * lanes_);

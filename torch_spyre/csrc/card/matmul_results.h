@@ -49,7 +49,7 @@ class MatmulResults {
   const int64_t lanes_;      // of a stick
   const ConvertRows pack_;   // sums to out
   const bool is_dlfloat16_;  // out is, for which there are quicker ways
-  void (*const encode_)(std::byte*, const float*, int64_t);  // the quickest, or nullptr
+  void (*const encode_)(std::byte*, int64_t, const float*, int64_t);  // the quickest, or nullptr
   std::vector<Bases> operands_;  // of the epilogue: out, then the others
   std::vector<int> shared_;      // operands of loads that give the same in all rows of an entry
   Machine machine_;              // its bases are those of the first core
