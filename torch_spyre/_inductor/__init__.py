@@ -12,12 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
+from torch._guards import TracingContext
+from torch._guards import tracing as tracing_in  # a module of ours has the other name
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     register_backend_for_device,
     register_device_op_overrides,
 )
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_spyre._inductor import (
     config,
@@ -37,6 +42,7 @@ from torch_spyre._inductor import indexing as _indexing  # noqa: F401  decomposi
 from torch_spyre._inductor import windows as _windows  # noqa: F401  decompositions
 from torch_spyre._inductor.decompositions import register_spyre_decomposition
 from torch_spyre._inductor.hints import spyre_hint
+from torch_spyre._inductor.integer_inputs import IntegerGuard, classes_of
 from torch_spyre._inductor.lowering import (
     pointwise,
     reduction,
@@ -45,6 +51,7 @@ from torch_spyre._inductor.lowering import (
 )
 from torch_spyre._inductor.passes import add_pass, remove_pass
 from torch_spyre._inductor.spyre_kernel import SpyreOpFuncs, constant, opfunc
+from torch_spyre.compile_hooks import compiling_for_spyre
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.garbage import collections_paused
 
@@ -131,7 +138,8 @@ def compile_fx(
     direct.register()
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
-    if config.dynamic_shapes and not args and dynamic.stays_open(model):
+    is_open = config.dynamic_shapes and not args and dynamic.stays_open(model)
+    if is_open:
         inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
         kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
     else:
@@ -139,17 +147,30 @@ def compile_fx(
         if isinstance(model, torch.fx.GraphModule):
             fx_passes.replace_idle_expands(model)
 
-    def compile_graph() -> Any:
-        recording = input_layouts.recording(example_inputs, hints.fingerprint(model))
-        alone = graph_caches.one_at_a_time(model, example_inputs)
-        with alone, recording, collections_paused(), replay.active(), debug.fresh_graphs() as fresh:
-            kwargs["config_patches"].update(fresh)
-            return stock(model, example_inputs, *args, **kwargs)
+    def compile_for(inputs: Any, integers: dict[int, int]) -> Any:
+        def compile_graph() -> Any:
+            recording = input_layouts.recording(inputs, hints.fingerprint(model), integers)
+            alone = graph_caches.one_at_a_time(model, inputs)
+            fresh_graphs = debug.fresh_graphs()
+            with alone, recording, collections_paused(), replay.active(), fresh_graphs as fresh:
+                kwargs["config_patches"].update(fresh)
+                return stock(model, inputs, *args, **kwargs)
 
-    graph_caches.begin()
-    result = graph_caches.surviving(compile_graph)
-    graph_caches.trim_once(cache_dir())
-    return result
+        graph_caches.begin()
+        result = graph_caches.surviving(compile_graph)
+        graph_caches.trim_once(cache_dir())
+        return result
+
+    def compile_again(inputs: Any, integers: dict[int, int]) -> Any:
+        mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+        with compile_lock, compiling_for_spyre(), tracing_in(TracingContext(mode)):
+            return compile_for(inputs, integers)
+
+    integers = classes_of(example_inputs)
+    result = compile_for(example_inputs, integers)
+    if not integers or is_open:
+        return result
+    return IntegerGuard(result, integers, compile_again)
 
 
 def _specialise(model: Any) -> None:

@@ -126,7 +126,9 @@ class SpyreKernel:
         if is_sanitizing():
             self.write_checks()
         layouts = [spec.layout for spec in arguments]
-        self._launch, self._loaded = _C._compiled_kernel(self.has_pool, layouts)
+        self._launch, self._loaded = _C._compiled_kernel(
+            self.has_pool, layouts, [spec.written for spec in arguments]
+        )
 
     def write_checks(self) -> None:
         """What the sanitizer wants to know, beside the program."""

@@ -91,12 +91,13 @@ def _flattened(
         return None
     sizes = [int(x.shape[i]) for i in places]
     total = math.prod(sizes)
-    if total >= 1 << 31:
+    if total >= 1 << 28:  # what comes from below, too, stays within 32 bits
         return None
     rows: Any = None
     good: Any = None
     for t, n in zip(given, sizes, strict=True):
         inside = torch.logical_and(t >= -n, t < n)
+        t = torch.clamp(t, -n, n - 1)  # so that the compiler knows how large it is
         t = torch.where(t < 0, t + n, t)
         rows = t if rows is None else rows * n + t
         good = inside if good is None else torch.logical_and(good, inside)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch._inductor.virtualized import V
 from torch_spyre import _C
 from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor.graph import Buffer
+from torch_spyre._inductor.integer_inputs import classes_of
 from torch_spyre._inductor.propagate_named_dims import Named, names_of_tensor
 from torch_spyre.constants import DEVICE_NAME
 
@@ -39,8 +39,8 @@ class _Current(threading.local):
     def __init__(self) -> None:
         self.by_storage: dict[int, Placement] = {}
         self.names: dict[int, Named] = {}
-        self.carried: set[int] = set()
-        """Storages that hold int64 numbers which the card cannot."""
+        self.classes: dict[int, int] = {}
+        """Of the storages of int64 tensors: how large their numbers are (csrc/integers.h)."""
         self.key: tuple[str, ...] = ()
         self.fakes: list[torch.Tensor] = []
         """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""
@@ -59,20 +59,36 @@ def read_placement(tensor: torch.Tensor) -> Placement | None:
 
 
 @contextlib.contextmanager
-def recording(example_inputs: Sequence[Any], hints: tuple[str, ...] = ()) -> Iterator[None]:
-    """Know the layouts of these tensors, and the hints, while a graph is compiled."""
+def recording(
+    example_inputs: Sequence[Any],
+    hints: tuple[str, ...] = (),
+    integers: dict[int, int] | None = None,
+) -> Iterator[None]:
+    """Know the layouts of these tensors, and the hints, while a graph is compiled.
+
+    `integers` says how large the numbers of int64 inputs may be; otherwise it is what they are.
+    """
+    if integers is None:
+        integers = classes_of(example_inputs)
     saved = (
         _current.by_storage,
         _current.names,
         _current.key,
         _current.fakes,
-        _current.carried,
+        _current.classes,
     )
-    _current.by_storage, _current.names, _current.fakes, _current.carried = {}, {}, [], set()
+    _current.by_storage, _current.names, _current.fakes, _current.classes = {}, {}, [], {}
     key = []
     try:
         mode = torch._guards.detect_fake_mode(example_inputs)
-        for tensor in example_inputs:
+        for i, tensor in enumerate(example_inputs):
+            if i in integers:
+                key.append(f"{i} has integers of {integers[i]} bits")
+                if mode is not None:
+                    fake = mode.from_tensor(tensor, static_shapes=None)
+                    _current.fakes.append(fake)
+                    known = _current.classes.get(_storage_key(fake), 0)
+                    _current.classes[_storage_key(fake)] = max(known, integers[i])
             if not isinstance(tensor, torch.Tensor) or tensor.device.type != DEVICE_NAME:
                 continue
             if isinstance(tensor, torch._subclasses.FakeTensor):
@@ -80,10 +96,6 @@ def recording(example_inputs: Sequence[Any], hints: tuple[str, ...] = ()) -> Ite
             placement = read_placement(tensor)
             names = names_of_tensor(tensor)
             key.append(f"{placement} {tensor.storage_offset()}{names or ''}")
-            if mode is not None and placement is None and tensor.dtype is torch.int64:
-                fake = mode.from_tensor(tensor, static_shapes=None)
-                _current.fakes.append(fake)
-                _current.carried.add(_storage_key(fake))
             if mode is None or placement is None or tensor.storage_offset() != 0:
                 continue
             fake = mode.from_tensor(tensor, static_shapes=None)
@@ -99,7 +111,7 @@ def recording(example_inputs: Sequence[Any], hints: tuple[str, ...] = ()) -> Ite
             _current.names,
             _current.key,
             _current.fakes,
-            _current.carried,
+            _current.classes,
         ) = saved
 
 
@@ -112,26 +124,17 @@ def _storage_key(fake: torch.Tensor) -> int:
     return fake.untyped_storage()._cdata
 
 
-_carried: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-"""Results of host steps that may hold such numbers, by the graph."""
+def any_carried() -> bool:
+    """Whether the graph has an input that the host keeps."""
+    return 64 in _current.classes.values()
 
 
-def note_carried(graph: Any, names: Iterable[str]) -> None:
-    """Remember results of host steps that were made of integers which the card cannot hold."""
-    _carried.setdefault(graph, set()).update(names)
-
-
-def is_carried(name: str) -> bool:
-    """Whether a tensor holds int64 numbers that the card cannot: the host has them."""
-    if name in _carried.get(V.graph, ()):
-        return True
-    constant = V.graph.constants.get(name)
-    if constant is not None:
-        return constant.device.type == DEVICE_NAME and read_placement(constant) is None
-    if not _current.carried:
-        return False
+def class_of(name: str) -> int:
+    """How large the numbers of an int64 input are; 0 when that is not known."""
+    if not _current.classes:
+        return 0
     value = _value_of(name)
-    return value is not None and _storage_key(value) in _current.carried
+    return 0 if value is None else _current.classes.get(_storage_key(value), 0)
 
 
 def _value_of(name: str) -> torch.Tensor | None:

@@ -13,12 +13,13 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
+from torch_spyre._inductor import integers
 from torch_spyre._inductor.accesses import linear_index
 from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
 from torch_spyre._inductor.graph import Access, Buffer, Operation, Origin, contiguous_strides
 from torch_spyre._inductor.needs import row_sticks, table_of
 from torch_spyre._inductor.origins import is_view, origin_of
-from torch_spyre._inductor.splitting import Splitter
+from torch_spyre._inductor.splitting import Splitter, typed_for
 from torch_spyre._inductor.spyre_kernel import NATIVE_TYPES
 from torch_spyre._inductor.tracing import indexing_allowed, static_size, trace, trace_pointwise
 from torch_spyre.constants import DEVICE_NAME
@@ -60,6 +61,9 @@ def check(operation: Any) -> None:
         raise UnsupportedType(f"{dtype} tensors do not have a form on the card")
     with indexing_allowed():
         body = trace(operation)
+    integers.check(
+        body, operation, typed_for(body.value, dtype) if not body.reduction else body.value
+    )
     splitter = Splitter(_stand_in, {}, Origin("", "", ""), "check")
     if body.place is not None:
         output = _buffer_of(operation.layout.get_buffer().get_name())

@@ -41,7 +41,16 @@ from torch_spyre._inductor.propagate_named_dims import Named, named_dims, propag
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter, constant_of
 from torch_spyre._inductor.stickify import stickify
-from torch_spyre._inductor.tiling import Frames, Homes, Item, Loop, Node, items_of, with_runs
+from torch_spyre._inductor.tiling import (
+    Frames,
+    Homes,
+    Item,
+    Loop,
+    Node,
+    items_of,
+    with_runs,
+    with_wide_tensors,
+)
 from torch_spyre._inductor.tracing import static_size, trace
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.hardware import CARD
@@ -270,7 +279,7 @@ class _Planner:
         def planned(run: list[Item]) -> list[Item]:
             """A run with its division over cores, what stays in scratchpads, and its loops."""
             operations = [item.op for item in run]
-            specs = [_in_memory(item, arguments) for item in run]
+            specs = [_in_memory(item, homes, arguments) for item in run]
             sources = [item.source or item.op for item in run]
             specs, hinted = self._hinted(operations, specs, sources)
             part = plan_kernel(operations, specs, homes.shared(run), hinted)
@@ -347,13 +356,14 @@ def _whole(name: str) -> str:
     return _whole(layout.view.get_name()) if isinstance(layout, ir.NonOwningLayout) else name
 
 
-def _in_memory(item: Item, arguments: Collection[Buffer]) -> OpSpec:
+def _in_memory(item: Item, homes: Homes, arguments: Collection[Buffer]) -> OpSpec:
     """The operation as if all of it were in memory, addresses still missing."""
+    spec = with_wide_tensors(item, homes, CARD.span_bytes)
     args = [
         replace(arg, allocation={"hbm" if buffer in arguments else "pool": 0})
-        for arg, buffer in zip(item.spec.args, buffers_of(item.op), strict=True)
+        for arg, buffer in zip(spec.args, buffers_of(item.op), strict=True)
     ]
-    return replace(item.spec, args=args)
+    return replace(spec, args=args)
 
 
 def _specs(

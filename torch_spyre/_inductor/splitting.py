@@ -60,7 +60,7 @@ class Splitter:
         if body.reduction:
             self._reduce(body, output, info)
         else:
-            self._store(_typed_for(body.value, self.out_dtype), output, info)
+            self._store(typed_for(body.value, self.out_dtype), output, info)
         return self.operations
 
     def _store(self, value: Value, output: Access, info: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ def constant_of(
     return constants[key]
 
 
-def _typed_for(value: Value, dtype: torch.dtype) -> Value:
+def typed_for(value: Value, dtype: torch.dtype) -> Value:
     """What a node stores has the type of its buffer."""
     if value.dtype == dtype:
         return value

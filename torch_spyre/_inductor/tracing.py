@@ -19,7 +19,6 @@ from torch._inductor.virtualized import V
 
 from torch_spyre._inductor.errors import NoOpFunc, TooLarge, UnsupportedType
 from torch_spyre._inductor.index_terms import simplified
-from torch_spyre._inductor.input_layouts import is_carried
 from torch_spyre._inductor.spyre_kernel import (
     INTEGER_OPFUNCS,
     INTEGERS,
@@ -52,8 +51,6 @@ class _Tracer(DefaultHandler):
         dtype = self.dtype_of(name)
         if dtype not in NATIVE_TYPES:
             raise UnsupportedType(f"{dtype} tensors do not have a form on the card")
-        if dtype is torch.int64 and is_carried(name):
-            raise TooLarge("a tensor has, or may have, integers that do not fit 32 bits")
         return Load(dtype, name, simplified(sympy.expand(index), self.ranges))
 
     def constant(self, value: Any, dtype: torch.dtype) -> Value:

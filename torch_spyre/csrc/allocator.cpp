@@ -27,6 +27,7 @@ void delete_block(void* context) {
   auto size = static_cast<int64_t>(block->size);
   report(block, -size, memory);
   block->note.reset();
+  block->limits = {};
   memory.free(block);
 }
 

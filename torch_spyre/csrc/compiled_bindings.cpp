@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "bindings.h"
+#include "integers.h"
 #include "job_plan.h"
 #include "runtime.h"
 #include "storage.h"
@@ -60,6 +61,7 @@ struct CompiledKernel {
   };
   bool has_pool = false;
   std::vector<card::StickLayout> layouts;  // of its arguments, the pool not counted
+  std::vector<bool> written;               // which of them it writes
   std::vector<Loaded> by_card;
 };
 
@@ -97,6 +99,9 @@ PyObject* launch_kernel_call(PyObject* self, PyObject* const* args, Py_ssize_t c
   {
     NoGil no_gil;
     launch(plan, tensors);
+  }
+  for (size_t i = 0; i < kernel->written.size(); i++) {
+    if (kernel->written[i]) forget_limits(tensors[first + i]);
   }
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
@@ -167,10 +172,13 @@ py::tuple callable(PyMethodDef& method, std::unique_ptr<State> state) {
   return py::make_tuple(std::move(call), std::move(capsule));
 }
 
-py::tuple compiled_kernel(bool has_pool, std::vector<card::StickLayout> layouts) {
+py::tuple compiled_kernel(bool has_pool, std::vector<card::StickLayout> layouts,
+                          std::vector<bool> written) {
+  TORCH_CHECK_VALUE(layouts.size() == written.size(), "one layout and one flag for each argument");
   auto kernel = std::make_unique<CompiledKernel>();
   kernel->has_pool = has_pool;
   kernel->layouts = std::move(layouts);
+  kernel->written = std::move(written);
   return callable(launch_method, std::move(kernel));
 }
 
@@ -206,6 +214,7 @@ void load_compiled_kernel(const py::capsule& capsule, int index, const JobPlanPt
 
 void bind_compiled(py::module& m) {
   m.def("_compiled_kernel", &compiled_kernel, py::arg("has_pool"), py::arg("layouts"),
+        py::arg("written"),
         "A kernel that can be called: (launch, capsule). launch(*tensors) queues it, or returns "
         "False when it is not loaded on the card of the tensors or one is not as expected.");
   m.def("_load_compiled_kernel", &load_compiled_kernel, py::arg("capsule"), py::arg("index"),
@@ -218,6 +227,11 @@ void bind_compiled(py::module& m) {
         "for another tensor or one that has changed.");
   m.def("_remember", &remember, py::arg("capsule"), py::arg("source"), py::arg("copy"),
         "Put a copy there.");
+  m.def(
+      "_integer_class",
+      [](const at::Tensor& tensor) { return static_cast<int>(integer_class(tensor)); },
+      py::arg("tensor"),
+      "How large the numbers of an int64 tensor are: 1 (a mask), 24, 32 bits, or 64 (carried).");
   m.def("_get_placement", &get_placement, py::arg("tensor"));
   m.def("_is_placed", &is_placed, py::arg("tensor"), py::arg("layout"));
   m.def("_empty_spyre", &empty_spyre, py::arg("size"), py::arg("stride"), py::arg("dtype"),

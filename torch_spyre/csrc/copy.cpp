@@ -15,6 +15,7 @@
 #include "dtypes.h"
 #include "fallback.h"
 #include "hooks.h"
+#include "integers.h"
 #include "stream.h"
 
 namespace spyre {
@@ -177,6 +178,7 @@ void copy_on_cards(const at::Tensor& src, const at::Tensor& dst) {
   std::scoped_lock lock(from.mutex, to.mutex);
   check_view(from, view_of(src), static_cast<int64_t>(src.element_size()));
   check_view(to, view_of(dst), static_cast<int64_t>(dst.element_size()));
+  note_copied(from, to, view_of(dst));
   int64_t elem_bytes = static_cast<int64_t>(src.element_size());
   auto src_index = src.device().index(), dst_index = dst.device().index();
   int64_t bytes = device_bytes_of(from, view_of(src), elem_bytes);
@@ -369,6 +371,7 @@ bool write_view(SpyreStorageImpl& storage, const card::View& view, const card::H
   job.run = [&] { fits = card::copy_to_card(to, view, host, numerics(), thread_pool()); };
   NoGil no_gil;
   queue_of(storage).run(std::move(job));
+  if (fits) note_written(storage, view, host);
   return fits;
 }
 

@@ -20,6 +20,7 @@
 
 #include "copy.h"
 #include "fallback.h"
+#include "integers.h"
 
 namespace spyre {
 namespace {
@@ -395,6 +396,7 @@ at::Tensor run(const EagerProgram& program, const std::vector<EagerQuestion::Inp
     }
     arguments.insert(arguments.end(), call.constants.begin(), call.constants.end());
     launch(call.plan, arguments);
+    for (const auto& tensor : arguments) forget_limits(tensor);
   }
   for (const auto& [tensor, copy] : copies) copy_tensor(copy, tensor, false);
   if (!program.result) return {};

@@ -6,6 +6,7 @@
 
 #include "card/program.h"
 #include "card/step_profile.h"
+#include "integers.h"
 #include "job_plan.h"
 
 namespace spyre {
@@ -80,6 +81,7 @@ void bind_job_plans(py::module& m) {
         const auto tensors = to_tensors(args);
         NoGil no_gil;
         launch(plan, tensors);
+        for (const auto& tensor : tensors) forget_limits(tensor);
       },
       py::arg("job_plan"), py::arg("args"), "Queue the steps of a plan on the current stream.");
   m.def(
@@ -88,6 +90,7 @@ void bind_job_plans(py::module& m) {
         const auto tensors = to_tensors(args);
         NoGil no_gil;
         launch_kernel(directory, tensors);
+        for (const auto& tensor : tensors) forget_limits(tensor);
       },
       py::arg("code_dir"), py::arg("args"), "Load a kernel in the older form, once, and run it.");
   m.def("_start_step_profile", &card::start_step_profile,

@@ -82,7 +82,10 @@ void check_may_carry(const SpyreStorageImpl& storage) {
 card::Block* SpyreStorageImpl::block() const { return block_of(data_ptr()); }
 
 void SpyreStorageImpl::place(c10::DataPtr data, TilingPtr new_tiling) {
-  if (auto* block = block_of(data)) block->note = new_tiling;
+  if (auto* block = block_of(data)) {
+    block->note = new_tiling;
+    block->limits = {};
+  }
   set_data_ptr_noswap(std::move(data));
   tiling = std::move(new_tiling);
 }

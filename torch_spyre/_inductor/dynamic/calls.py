@@ -37,6 +37,7 @@ from torch_spyre._inductor.dynamic.fixing import (
     number,
     numbers_of,
 )
+from torch_spyre._inductor.integer_inputs import Classes, classes_of
 from torch_spyre.logs import get_logger
 
 _log = get_logger("spyre.inductor")
@@ -76,6 +77,7 @@ class DynamicGraph(OutputCode):
         self._first: dict[sympy.Symbol, int] = {}
         self._changed: set[sympy.Symbol] = set()
         self._programs: OrderedDict[Any, _Program] = OrderedDict()
+        self._integers: Classes = {}
         self._lock = threading.RLock()
         self._boxed_call = True
         self.named = self._names()
@@ -146,7 +148,9 @@ class DynamicGraph(OutputCode):
         with self._lock:
             padded, settled = self._choose(sizes)
             exact = tuple(sizes[s] for s in self.symbols if s in self._shapes | self._values)
-            keys = ("padded", *padded.values(), *settled), ("exact", *exact)
+            self._integers = classes_of(args, self._integers)
+            integers = tuple(self._integers.items())
+            keys = ("padded", *padded.values(), *settled, integers), ("exact", *exact, integers)
             for key in keys:
                 if key in self._programs:
                     self._programs.move_to_end(key)
@@ -199,9 +203,11 @@ class DynamicGraph(OutputCode):
             real = [next(tensors) if i in fixed.kept else a for i, a in enumerate(args)]
         made = fixer(real)
         fixed = made.run(rules.apply)
+        places = enumerate(fixed.kept)
+        integers = {i: self._integers[place] for i, place in places if place in self._integers}
         with (
             tracing(TracingContext(made.mode)),
-            input_layouts.recording([real[i] for i in fixed.kept]),
+            input_layouts.recording([real[i] for i in fixed.kept], integers=integers),
         ):
             run = self._compile_fixed(fixed)
         async_compile.counters["padded_programs" if is_padded else "exact_programs"] += 1

@@ -24,12 +24,19 @@ struct OutOfMemory : std::runtime_error {
 };
 
 // One allocation. Freed by Memory::free; its bytes are recycled once no queued work uses it.
+// All 64-bit integers of a block lie within, where that is known.
+struct Limits {
+  int64_t low = 1, high = 0;
+  bool known() const { return low <= high; }
+};
+
 struct Block {
   Address address = 0;
   size_t size = 0;       // multiple of 128
   size_t requested = 0;  // what the caller asked for
   int card = 0;
   std::shared_ptr<const void> note;  // whatever the owner wants to find again by address
+  Limits limits;
 };
 
 struct Stat {

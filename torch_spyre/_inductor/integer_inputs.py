@@ -1,0 +1,79 @@
+"""A compiled graph with int64 inputs: what runs when one of them gets larger numbers than before.
+
+A graph is compiled for how large the numbers of its int64 inputs are (integers.py): a mask, small,
+within 32 bits, or beyond. Each call looks at that; larger numbers than expected compile the graph
+again, which can happen three times for each input. Smaller ones do not.
+
+    positions of 4,096 tokens            compiled for numbers below 2**24
+    the same with hashes as positions    compiled again; arithmetic with them is the host's
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_spyre import _C
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.logs import get_logger
+
+_log = get_logger("spyre.inductor")
+
+Classes = dict[int, int]
+"""By the place of an input."""
+
+
+def classes_of(inputs: Sequence[Any], at_least: Classes | None = None) -> Classes:
+    """How large the numbers of int64 inputs are."""
+    found: Classes = {}
+    for i, value in enumerate(inputs):
+        if is_integer_input(value):
+            found[i] = max(_C._integer_class(value), (at_least or {}).get(i, 0))
+    return found
+
+
+def is_integer_input(value: Any) -> bool:
+    """Whether a graph is compiled for how large the numbers of an input are."""
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.int64:
+        return False
+    if isinstance(value, torch._subclasses.FakeTensor):
+        return False
+    return value.device.type == DEVICE_NAME or (
+        value.device.type == "cpu" and type(value) is torch.Tensor
+    )
+
+
+class IntegerGuard:
+    """A compiled graph that is compiled again when an input has larger numbers than expected."""
+
+    def __init__(
+        self, run: Callable[..., Any], classes: Classes, again: Callable[[Any, Classes], Any]
+    ) -> None:
+        self._run = run
+        self._classes = classes
+        self._again = again
+        self._lock = threading.RLock()
+
+    def __call__(self, *args: Any) -> Any:
+        for i, expected in self._classes.items():
+            if _C._integer_class(args[i]) > expected:
+                self._grow(args)
+                break
+        return self._run(*args)
+
+    def _grow(self, args: Sequence[Any]) -> None:
+        with self._lock:
+            classes = classes_of(args, self._classes)
+            if classes == self._classes:
+                return  # another thread was here
+            _log.info("an int64 input has larger numbers than before: compiled again")
+            self._run = self._again(args, classes)
+            self._classes = classes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_run":
+            raise AttributeError(name)
+        return getattr(self._run, name)
