@@ -48,9 +48,10 @@ struct Operand {
   int64_t batches, rows, columns;  // columns lie along the sticks
   Space space = Space::ARGUMENT;
   int64_t begin = 0;  // bytes from the start of its space
+  int64_t apart = 1;  // rows of a stick, in sticks
 
-  int64_t row_stride() const { return kStickBytes; }
-  int64_t stick_stride() const { return rows * kStickBytes; }
+  int64_t row_stride() const { return apart * kStickBytes; }
+  int64_t stick_stride() const { return rows * row_stride(); }
   int64_t batch_stride() const {
     return batches == 1 ? 0 : sticks_of(columns, format) * stick_stride();
   }
@@ -325,6 +326,32 @@ TEST(all_numbers_of_rows_up_to_two_micro_kernels_and_deep_sums) {
       fill_inputs(card, problem, random);
       run(card, problem);
       check_results(card, problem, Numerics::DLFLOAT16, random);
+    }
+  }
+}
+
+TEST(rows_may_lie_apart_and_what_is_between_them_stays) {
+  Card card;
+  for (Simd simd : {Simd::PORTABLE, Simd::AVX2, Simd::AVX512}) {
+    if (!has_simd(simd)) continue;
+    for (int64_t rows : {1, 7, 50, 400}) {
+      Problem problem = whole(rows, 70, 40);
+      std::vector<uint16_t> codes[2];
+      for (int64_t apart : {1, 3}) {
+        Random random(4);
+        problem.x.apart = problem.out.apart = apart;
+        clear_out(card, problem);
+        fill_inputs(card, problem, random);
+        run(card, problem, Numerics::DLFLOAT16, simd);
+        for (int64_t row = 0; row < rows; ++row) {
+          for (int64_t column = 0; column < 70; ++column) {
+            const std::byte* at = card.argument(2) + problem.out.offset(0, row, column);
+            std::memcpy(&codes[apart / 2].emplace_back(), at, 2);
+            if (apart > 1) CHECK_EQ(int(at[kStickBytes]), 0xff);
+          }
+        }
+      }
+      CHECK(codes[0] == codes[1]);
     }
   }
 }

@@ -440,7 +440,7 @@ SPYRE_INLINE __m512i encode(__m512 value) {
                                    _mm512_set1_epi32(Dlfloat16::kSign), kFirstOrBothOthers);
 }
 
-void encode_dlfloat16(std::byte* to, const float* sums, int64_t count) {
+void encode_dlfloat16(std::byte* to, int64_t stride, const float* sums, int64_t rows) {
   // The lower halves of 32 lanes of two vectors.
   alignas(64) static constexpr auto kLower = [] {
     std::array<uint16_t, 32> index{};
@@ -448,10 +448,14 @@ void encode_dlfloat16(std::byte* to, const float* sums, int64_t count) {
     return index;
   }();
   const __m512i lower = _mm512_load_si512(kLower.data());
-  for (int64_t i = 0; i < count; i += 32) {
-    const __m512i first = encode(_mm512_loadu_ps(sums + i));
-    const __m512i second = encode(_mm512_loadu_ps(sums + i + 16));
-    _mm512_storeu_si512(to + 2 * i, _mm512_permutex2var_epi16(first, lower, second));
+  for (int64_t r = 0; r < rows; ++r, to += stride, sums += 4 * kPanel) {
+#pragma GCC unroll 2
+    for (int64_t half = 0; half < 2; ++half) {
+      const float* from = sums + half * 2 * kPanel;
+      const __m512i first = encode(_mm512_loadu_ps(from));
+      const __m512i second = encode(_mm512_loadu_ps(from + kPanel));
+      _mm512_storeu_si512(to + half * 64, _mm512_permutex2var_epi16(first, lower, second));
+    }
   }
 }
 

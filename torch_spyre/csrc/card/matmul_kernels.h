@@ -57,8 +57,8 @@ struct MatmulKernels {
   Format dlfloat16, half, single;
   // total += partial; `count` is a multiple of 16.
   void (*add)(float* total, const float* partial, int64_t count);
-  // Sums as DLFloat16; `count` is a multiple of 32. nullptr: as tile programs do it.
-  void (*encode_dlfloat16)(std::byte* to, const float* sums, int64_t count);
+  // Rows of 64 sums as sticks of DLFloat16, `stride` bytes apart. nullptr: as tile programs do it.
+  void (*encode_dlfloat16)(std::byte* to, int64_t stride, const float* sums, int64_t rows);
 };
 
 const MatmulKernels& matmul_kernels(Simd simd);

@@ -28,6 +28,7 @@ MatmulResults::MatmulResults(const MatmulStep& step, const StepHead& head,
     operands_.emplace_back(operand, head, context);
     machine_.bases.push_back(operands_.back().first());
   }
+  for (const TileInstruction& load : step.shared_loads) shared_.push_back(load.a);
 }
 
 void MatmulResults::store(const MatmulStep::Product& product, const MatmulStep::RowList& list,
@@ -59,8 +60,8 @@ void MatmulResults::round(const MatmulStep::Product& product, const MatmulStep::
                     piece.row * out.row_stride + range.stick * out.stick_stride;
     const float* from = sums + piece.first * lanes_;
     for (int64_t s = 0; s < range.sticks; ++s) {
-      if (is_dlfloat16_ && out.row_stride == kStickBytes && encode_ != nullptr) {
-        encode_(to, from, piece.count * lanes_);
+      if (is_dlfloat16_ && encode_ != nullptr) {
+        encode_(to, out.row_stride, from, piece.count);
       } else if (is_dlfloat16_ && out.row_stride == kStickBytes) {
         machine_.table.encode_dlfloat16(to, reinterpret_cast<const uint32_t*>(from),
                                         piece.count * lanes_);
@@ -85,25 +86,29 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
   constexpr size_t kNone = SIZE_MAX;
   const int64_t most = kTileLanes / lanes_;
   Part parts[kMaxGroups];
+  size_t entries[kMaxGroups];  // of the parts
   TileView view{machine_, step_.epilogue.walks[0], 0, {}, 0};
   for (int64_t s = 0; s < range.sticks; ++s) {
     size_t loaded = kNone;  // the entry whose shared operands are in the registers
     size_t count = 0;       // of parts
     int64_t groups = 0;     // in them
-    const auto load_shared = [&](size_t entry) {
-      const bool alone = count == 1;
-      if (step_.shared_loads.empty() || (alone && loaded == entry)) return;
+    const auto load_shared = [&] {
+      if (shared_.empty()) return;
+      const bool alike = std::all_of(entries + 1, entries + count, [&](size_t entry) {
+        return shares(product, entries[0], entry);
+      });
+      if (alike && loaded != kNone && shares(product, loaded, entries[0])) return;
       const int64_t own = space.runs[0].count;
-      if (alone) space.runs[0].count = most;  // for all that follow, too: they are the same rows
-      view.parts = {parts, count};
-      view.lanes = (alone ? most : groups) * lanes_;
+      if (alike) space.runs[0].count = most;  // for all that follow, too: they are the same rows
+      view.parts = {parts, alike ? 1 : count};
+      view.lanes = (alike ? most : groups) * lanes_;
       run_instructions(step_.shared_loads, view, space);
       space.runs[0].count = own;
-      loaded = alone ? entry : kNone;
+      loaded = alike ? entries[0] : kNone;
     };
-    const auto flush = [&](size_t entry) {
+    const auto flush = [&] {
       if (groups == 0) return;
-      load_shared(entry);
+      load_shared();
       view.parts = {parts, count};
       view.lanes = groups * lanes_;
       space.registers[0] = reinterpret_cast<uint32_t*>(sums);
@@ -112,22 +117,30 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
       sums += view.lanes;
       count = groups = 0;
     };
-    size_t last = kNone;
     for_each_piece(list, range, [&](const Piece& piece) {
-      last = piece.entry;
       for (int64_t row = 0; row < piece.count;) {
         TileRun& run = space.runs[count];
         run.count = std::min(most - groups, piece.count - row);
         run.stick = 0;
         place(product, piece, row, range.stick + s, run);
-        parts[count++] = {&run, nullptr};
+        parts[count] = {&run, nullptr};
+        entries[count++] = piece.entry;
         groups += run.count;
         row += run.count;
-        if (groups == most) flush(piece.entry);
+        if (groups == most) flush();
       }
     });
-    flush(last);
+    flush();
   }
+}
+
+// Whether what is the same in all rows of an entry is the same in those of another one.
+bool MatmulResults::shares(const MatmulStep::Product& product, size_t entry, size_t other) const {
+  if (entry == other) return true;
+  const MatmulStep::Place* places = product.results.data();
+  return std::all_of(shared_.begin(), shared_.end(), [&](int operand) {
+    return places[entry * operands_.size() + operand] == places[other * operands_.size() + operand];
+  });
 }
 
 // Where the operands are in a row of a piece, from the bases of the machine.
