@@ -141,7 +141,9 @@ def compile_fx(
     is_open = config.dynamic_shapes and not args and dynamic.stays_open(model)
     if is_open:
         inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
-        kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
+        kwargs["inner_compile"] = dynamic.inner_compiler(
+            inner, kwargs["config_patches"], example_inputs
+        )
     else:
         _specialise(model)
         if isinstance(model, torch.fx.GraphModule):

@@ -299,11 +299,40 @@ def add_product(
     if not x.is_floating_point():
         alpha, beta = int(alpha), int(beta)  # as PyTorch does, before anything is multiplied
     product = torch.mm(x, y) if x.dim() == 2 else torch.bmm(x, y)
-    if alpha != 1:
-        product = product * alpha
     if beta == 0:
-        return product
-    return (bias if beta == 1 else bias * beta) + product
+        return product if alpha == 1 else product * alpha
+    if beta == 1:
+        return _scaled_sum(bias, product, alpha)
+    if x.dtype in _SIXTEEN_BITS:
+        bias = bias.float()
+    return _scaled_sum(bias * beta, product, alpha).to(x.dtype)
+
+
+_SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+
+
+def _scaled_sum(x: torch.Tensor, y: torch.Tensor, factor: float) -> torch.Tensor:
+    """x + factor * y. Of 16-bit numbers in float32, as PyTorch: it is rounded once."""
+    if factor == 1:
+        return x + y
+    if y.dtype not in _SIXTEEN_BITS:
+        return x + y * factor
+    dtype = torch.result_type(x, y)
+    return (x.float() + y.float() * factor).to(dtype)
+
+
+@register_spyre_decomposition(aten.add.Tensor)
+def add(x: torch.Tensor, y: torch.Tensor, *, alpha: float = 1) -> Any:
+    if alpha == 1 or not isinstance(y, torch.Tensor) or y.dtype not in _SIXTEEN_BITS:
+        return NotImplemented
+    if torch.result_type(x, y) not in _SIXTEEN_BITS:
+        return NotImplemented
+    return _scaled_sum(x, y, alpha)
+
+
+@register_spyre_decomposition(aten.sub.Tensor)
+def sub(x: torch.Tensor, y: torch.Tensor, *, alpha: float = 1) -> Any:
+    return NotImplemented if alpha == 1 else add(x, y, alpha=-alpha)
 
 
 @register_spyre_decomposition([aten.mm.default, aten.bmm.default])
