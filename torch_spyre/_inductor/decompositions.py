@@ -472,6 +472,14 @@ def slice_scatter(
     start, end, _ = slice(start, end).indices(size)
     if start >= end:
         return x.clone()
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: -strides[d])
+    if not x.is_contiguous() and x.permute(order).is_contiguous():
+        # The result has the strides of x: whoever views what was changed through a transposed view
+        # counts on it.
+        source = source.expand(*x.shape[:dim], end - start, *x.shape[dim + 1 :]).permute(order)
+        result = slice_scatter(x.permute(order), source, order.index(dim), start, end)
+        return result.permute([order.index(d) for d in range(x.dim())])
     pieces = [source.to(x.dtype).expand(*x.shape[:dim], end - start, *x.shape[dim + 1 :])]
     if start > 0:
         pieces.insert(0, torch.narrow(x, dim, 0, start))
