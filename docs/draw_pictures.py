@@ -1,15 +1,21 @@
-"""Draws the pictures of the documentation from real tensors on the card into docs/pictures.
+"""Draws the pictures of the documentation into docs/pictures: of real tensors on the card, and of
+plans of real graphs.
 
 Called by conf.py when the documentation is built; `python docs/draw_pictures.py` does it by hand.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 import torch_spyre
 from torch_spyre._C import DataFormats, SpyreTensorLayout
+from torch_spyre._inductor import config
 
 FOLDER = Path(__file__).parent / "pictures"
 
@@ -67,6 +73,58 @@ PICTURES: list[tuple[str, Callable[[], torch.Tensor], str | None]] = [
 ]
 
 
+class Plan(NamedTuple):
+    """A graph, and what is drawn of its plan."""
+
+    make: Callable[[], tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
+    parts: tuple[str, ...]
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+def softmax() -> Any:
+    return lambda x: torch.softmax(x, 0), (torch.rand(512, 1024, dtype=torch.float16).to("spyre"),)
+
+
+def mlp() -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+    x = torch.randn(256, 512, dtype=torch.float16)
+    return model.half().eval().to("spyre"), (x.to("spyre"),)
+
+
+def attention(heads: int, tokens: int) -> Any:
+    tensors = (torch.randn(1, heads, tokens, 64, dtype=torch.float16) for _ in range(3))
+    return scaled_dot_product_attention, tuple(t.to("spyre") for t in tensors)
+
+
+DOCUMENTED = {
+    "work_division": "documented",
+    "layout_solver": "greedy",
+    "allow_all_ops_in_lx_planning": False,
+    "lx_boundary_clones": False,
+    "lx_ring_moves": False,
+}
+"""The documented system, as `benchmarks.plans` has it."""
+
+PLANS: dict[str, Plan] = {
+    "softmax_in_memory": Plan(softmax, ("time",), {"lx_planning": False}),
+    "softmax_plan": Plan(softmax, ("time",)),
+    "mlp_documented": Plan(mlp, ("time", "cores"), DOCUMENTED),
+    "mlp_joint": Plan(mlp, ("time", "cores")),
+    "softmax_lx": Plan(softmax, ("lx",)),
+    "attention_lx": Plan(lambda: attention(4, 512), ("time", "lx")),
+    "attention_tiles": Plan(lambda: attention(12, 2048), ("time", "lx")),
+    "mlp_lx": Plan(mlp, ("lx",)),
+}
+
+
+def draw_plan(plan: Plan) -> str:
+    function, arguments = plan.make()
+    torch._dynamo.reset()
+    with config.patch(**plan.settings), torch.no_grad():
+        return torch_spyre.explain(function, *arguments).draw(parts=plan.parts)
+
+
 def main(folder: Path = FOLDER) -> list[Path]:
     """Draw all pictures and return their files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,6 +132,10 @@ def main(folder: Path = FOLDER) -> list[Path]:
     for name, make, title in PICTURES:
         file = folder / f"{name}.svg"
         file.write_text(torch_spyre.draw_layout(make(), title=title), encoding="utf-8")
+        files.append(file)
+    for name, plan in PLANS.items():
+        file = folder / f"{name}.svg"
+        file.write_text(draw_plan(plan), encoding="utf-8")
         files.append(file)
     return files
 

@@ -16,7 +16,7 @@ and starts three transfers, which take 2.6 us.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from math import prod, sqrt
@@ -55,6 +55,13 @@ class Flow:
     """Bytes at each place: whole words of 128."""
     axes: tuple[Axis, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.writes, self.in_lx, self.unit, self.axes))
+
     @cached_property
     def core_bytes(self) -> int:
         """Of the busiest core."""
@@ -89,8 +96,7 @@ class Flow:
         return pieces * -(-run // CARD.burst_bytes)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One operation as the card does it."""
 
     name: str
@@ -132,8 +138,7 @@ class Work:
 # ---- What it costs -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(NamedTuple):
     """Microseconds. Memory, scratchpad and units work at the same time; the rest comes after."""
 
     memory_us: float
@@ -167,9 +172,13 @@ class Price:
 def price(work: Work, hardware: Hardware = CARD) -> Price:
     """What an operation takes."""
     memory = 0.0
+    transfers = 0
+    through_lx = 0
     for flow in work.flows:
+        through_lx += flow.core_bytes  # what comes from device memory enters a core that way, too
         if flow.in_lx:
             continue
+        transfers += 1
         # A read serves so many cores at once; short bursts leave gaps.
         again = 1.0 if flow.writes else max(1.0, flow.sharers(work.cores) / hardware.read_sharers)
         gaps = flow.bursts - flow.total_bytes / hardware.burst_bytes
@@ -179,12 +188,11 @@ def price(work: Work, hardware: Hardware = CARD) -> Price:
     macs = hardware.matmul_flops_per_us / 2 / hardware.cores
     return Price(
         memory_us=memory / hardware.memory_bytes_per_us,
-        # What comes from device memory enters a core through its scratchpad.
-        lx_us=sum(flow.core_bytes for flow in work.flows) / port,
+        lx_us=through_lx / port,
         pt_us=work.macs / (macs * pt_efficiency(work.rows, hardware)) if work.macs else 0.0,
         sfp_us=work.lane_cycles / lanes,
         ring_us=work.hops * work.partial * hardware.partial_sum_us,
-        start_us=hardware.transfer_start_us * sum(not flow.in_lx for flow in work.flows),
+        start_us=hardware.transfer_start_us * transfers,
         link_us=work.link / (hardware.ring_bytes_per_cycle * hardware.cycles_per_us),
     )
 
@@ -241,11 +249,13 @@ def work(
     *,
     gathered: int | None = None,
     chosen: int = 0,
+    flow_of: Callable[[Mapping[Hashable, Dim], TensorUse], Flow] | None = None,
 ) -> Work:
     """The work of an operation: inputs first, the output last.
 
-    `gathered` is the number of a tensor whose rows an index chooses; `chosen` the k of a topk."""
-    flows = [flow(dims, t) for t in tensors]
+    `gathered` is the number of a tensor whose rows an index chooses; `chosen` the k of a topk.
+    `flow_of` is `flow` for who remembers flows."""
+    flows = [(flow_of or flow)(dims, t) for t in tensors]
     out = tensors[-1]
     if gathered is not None:
         # One stick for each point, wherever its row lies.
@@ -273,16 +283,16 @@ def flow(dims: Mapping[Hashable, Dim], tensor: TensorUse) -> Flow:
     """What moves of a tensor."""
     axes = []
     for name, stride in tensor.strides.items():
-        dim = dims[name]
+        size, padded, slices = dims[name]
         per = tensor.per_stick if name == tensor.stick else 1
-        places = -(-dim.share // per)
-        total = -(-dim.size // per)
+        places = -(-(padded // slices) // per)
+        total = -(-size // per)
         if tensor.in_lx:
             stride = 0  # there are no bursts
         else:
-            total = min(total, tensor.entries.get(name, dim.padded))
-        if places * dim.slices > 1:
-            axes.append(Axis(min(places, total), dim.slices, total, stride))
+            total = min(total, tensor.entries.get(name, padded))
+        if places * slices > 1:
+            axes.append(Axis(min(places, total), slices, total, stride))
     return Flow(tensor.writes, tensor.in_lx, BYTES_IN_STICK, tuple(axes))
 
 

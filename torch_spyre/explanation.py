@@ -17,7 +17,7 @@ counted as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,13 +137,20 @@ class Explanation:
 
         return sum(op.device_time_us for op in self.ops) + len(self.kernels) * launch_us()
 
-    def draw(self, path: str | Path | None = None) -> str:
-        """A picture of the plan as SVG: time line and cores of each operation, and what is where
-        in the scratchpads. Written to `path` when one is given."""
+    def draw(
+        self, path: str | Path | None = None, parts: Sequence[str] = ("time", "cores", "lx")
+    ) -> str:
+        """A picture of the plan as SVG: the time line and the cores of each operation, and what is
+        where in the scratchpads, or some of these `parts`. Written to `path` when one is given."""
         from torch_spyre.plan_drawing import draw
 
-        title = f"{self.device_time_us:.1f} us modelled, {self._traffic()}"
-        picture = draw(self.ops, title)
+        ratio = self.hbm_bytes / self.compulsory_bytes if self.compulsory_bytes else 0.0
+        moved, compulsory = _megabytes(self.hbm_bytes), _megabytes(self.compulsory_bytes)
+        title = (
+            f"{self.device_time_us:.1f} us modelled; {moved} between device memory and cores, "
+            f"{ratio:.2f} times the compulsory {compulsory}"
+        )
+        picture = draw(self.ops, title, parts)
         if path is not None:
             Path(path).write_text(picture)
         return picture
@@ -367,3 +374,7 @@ def _add_plans(explanation: Explanation, record: Record) -> None:
             explanation.fallbacks.append(
                 Fallback(graph, step.op, step.shapes, step.reason, step.source, before)
             )
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

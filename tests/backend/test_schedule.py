@@ -264,6 +264,24 @@ def test_widen_and_narrow_cancel(tmp_path):
     assert TILE_OPCODES["widen"] not in opcodes and TILE_OPCODES["narrow"] not in opcodes
 
 
+def test_a_chain_of_float32_between_16_bits_has_the_order_of_its_ends(tmp_path):
+    wide = T(["mb", "out"], FP32, arrangement="DL16_TO_FP32", label="KERNEL")
+    first, second = wide.at(POOL), wide.at(POOL, 2 * FULL)
+
+    def order_of(out: T, last: str, name: str) -> set[int]:
+        operations = [
+            op("dl16tofp32", SIZES, [ROWS.at(0)], first, splits=SPLITS),
+            op("exp", SIZES, [first], second, splits=SPLITS),
+            op(last, SIZES, [second], out, splits=SPLITS),
+        ]
+        (tile,) = scheduled(tmp_path / name, operations)
+        return {i.opcode for i in tile.body} & {TILE_OPCODES["widen"], TILE_OPCODES["narrow"]}
+
+    assert order_of(ROWS.at(1), "fp32todl16", "stored in 16 bits") == set()
+    # What goes to memory in the other order has to be in it.
+    assert order_of(wide.at(1), "neg", "stored in 32 bits") == {TILE_OPCODES["widen"]}
+
+
 # ---- what stays in memory ------------------------------------------------------------------------
 
 

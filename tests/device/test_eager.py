@@ -193,6 +193,17 @@ def test_random_ops_leave_the_cpu_generator_alone():
     assert torch.equal(torch.rand(2), expected)
 
 
+def test_integers_are_counted_into_bins_as_on_other_accelerators():
+    ids = torch.tensor([0, 3, 1, 3, 3, 7, -1], dtype=torch.int32)
+    counts = torch.histc(ids.to("spyre"), bins=4, min=0, max=3)
+    assert counts.dtype == torch.int32  # and -1 and 7 are in no bin
+    assert counts.tolist() == [1, 1, 0, 3]
+    out = torch.empty(0, dtype=torch.int32, device="spyre")
+    assert torch.histc(ids.to("spyre"), bins=4, min=0, max=3, out=out).tolist() == [1, 1, 0, 3]
+    halves = torch.tensor([0.5, 1.5, 1.5])
+    assert torch.histc(halves.to("spyre"), bins=2, min=0, max=2).tolist() == [1, 2]
+
+
 def test_generators():
     g = torch.Generator(device="spyre")
     g.manual_seed(11)

@@ -12,7 +12,7 @@ from sympy import Mod, Symbol, floor
 from torch_spyre._C import DataFormats
 from torch_spyre._inductor.codegen.bundle import generate_bundle
 from torch_spyre._inductor.codegen.loops import loop_strides, unroll
-from torch_spyre._inductor.codegen.text import dump, parse, sympify
+from torch_spyre._inductor.codegen.text import dump, parse, read, sympify
 from torch_spyre._inductor.codegen.validate import InvalidOpSpec, validate_op_spec
 from torch_spyre._inductor.op_spec import (
     IndirectAccess,
@@ -253,8 +253,9 @@ def everything():
 
 def test_text_comes_back_as_it_was():
     specs = everything()
-    assert parse(dump(specs)) == specs
-    assert dump(parse(dump(specs))) == dump(specs)
+    assert read(dump(specs)) == specs
+    assert parse(f"\n{dump(specs)}") == specs
+    assert dump(read(dump(specs))) == dump(specs)
 
 
 def test_text_is_readable():

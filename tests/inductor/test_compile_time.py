@@ -209,6 +209,18 @@ def test_no_loops_are_made_that_nobody_looks_at() -> None:
     assert torch.allclose(told.result.cpu().float(), function(a.float()), rtol=0.02)
 
 
+def test_fakes_of_the_card_are_not_asked_for_their_kind() -> None:
+    from torch._inductor import lowering
+
+    with torch._subclasses.FakeTensorMode():
+        ours, theirs = torch.empty(4, device="spyre", dtype=torch.float16), torch.empty(4)
+        with mock.patch.object(torch.Tensor, "is_complex", side_effect=AssertionError):
+            assert not lowering.unsupported_input_tensor(ours)
+            with pytest.raises(AssertionError):
+                lowering.unsupported_input_tensor(theirs)
+        assert lowering.unsupported_input_tensor(torch.empty(4, dtype=torch.complex64))
+
+
 def test_loops_are_there_for_who_looks_at_them() -> None:
     torch._dynamo.reset()
     seen = []

@@ -86,3 +86,13 @@ def test_the_map_of_scratchpads_shows_what_is_where_and_until_when():
         assert apart or together < 0 or (together == 0 and a.address == b.address)
     picture = told.draw()
     assert all(f"<title>{r.name}: {r.size} bytes" in picture for r in found)
+    drawn = ElementTree.fromstring(picture)
+    wide, high = (float(drawn.attrib[side]) for side in ("width", "height"))
+    for box in drawn.iter("{http://www.w3.org/2000/svg}rect"):
+        if not box.attrib["width"].endswith("%"):
+            assert float(box.attrib.get("x", 0)) + float(box.attrib["width"]) <= wide
+            assert float(box.attrib.get("y", 0)) + float(box.attrib["height"]) <= high
+    only_map = told.draw(parts=("lx",))
+    assert "time line" in picture and "time line" not in only_map and "scratchpad" in only_map
+    with pytest.raises(ValueError, match="there are time, cores, lx"):
+        told.draw(parts=("all",))

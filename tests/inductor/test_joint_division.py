@@ -12,7 +12,7 @@ from sympy import Mod, floor
 import torch_spyre
 from tests.inductor.test_work_division import MIB, add, matmul, op, reduction, rows, tensor
 from torch_spyre._inductor import config, debug
-from torch_spyre._inductor.joint_division import divide_kernel, modelled_us
+from torch_spyre._inductor.joint_division import best_divisions, modelled_us
 from torch_spyre._inductor.pricing import Pricer, slices_of
 from torch_spyre._inductor.work_division import divide, divisions, with_slices
 from torch_spyre.backend.bundle import read_bundle
@@ -23,7 +23,7 @@ c0, c1, c2, c3 = sympy.symbols("c0 c1 c2 c3")
 
 def joint(specs, buffers=None, cores=32, **kwargs):
     buffers = buffers or [[f"{i}.{j}" for j in range(len(s.args))] for i, s in enumerate(specs)]
-    return divide_kernel(specs, buffers, cores=cores, max_span=256 * MIB, **kwargs)
+    return best_divisions(specs, buffers, cores=cores, max_span=256 * MIB, **kwargs)[0].specs
 
 
 def shared_weight(batch, m, n, k):

@@ -45,7 +45,7 @@ def compiled(function, *args, **settings):
     """What it gives, checked by the sanitizer, and the specs of its kernels."""
     torch._dynamo.reset()
     with (
-        config.patch(validate=True, backend_fusion=False, **settings),
+        config.patch(validate=True, **settings),
         debug.listen() as record,
         torch.spyre.sanitizer(),
         torch._inductor.utils.fresh_inductor_cache(),
@@ -63,9 +63,11 @@ def rows(x, w):
 
 
 @pytest.mark.parametrize("unroll", [True, False])
-def test_tiles_of_rows_give_the_same_bits_as_no_tiles(product, unroll):
+@pytest.mark.parametrize("fused", [True, False])
+def test_tiles_of_rows_give_the_same_bits_as_no_tiles(product, unroll, fused):
     plain, _ = compiled(rows, *product)
-    result, specs = compiled(tiled(rows, {"M": 4}), *product, unroll_loops=unroll)
+    settings = {"unroll_loops": unroll, "backend_fusion": fused}
+    result, specs = compiled(tiled(rows, {"M": 4}), *product, **settings)
     assert torch.equal(result, plain)
     (loop,) = specs
     assert isinstance(loop, LoopSpec) and loop.count == 4

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.workloads import Transformer
+from torch_spyre._inductor.async_compile import counters
 
 # What happens outside of compiled code: the first gradient is a tensor of ones, the optimizer's
 # state begins with zeros.
@@ -68,14 +69,14 @@ def test_gradients_of_blocks_follow_the_cpu(causal, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["float16", "float32"])
 def test_ten_steps_follow_the_cpu(dtype):
-    # In 16 bits the squares of small gradients are zero, so eps must not be small beside them.
-    eps = 1e-3 if dtype is torch.float16 else 1e-8
+    # The default eps. CPU PyTorch with float16 weights leaves at the sixth step.
     model = transformer().to(dtype)
     losses = {}
+    relaid = counters["relaid_arguments"]
     for device in ("cpu", "spyre"):
         own = copy.deepcopy(model)
         own = own.float() if device == "cpu" else own.to(device)
-        optimizer = torch.optim.AdamW(own.parameters(), 1e-3, eps=eps)
+        optimizer = torch.optim.AdamW(own.parameters(), 1e-3)
         ids, classes = (t.to(device) for t in batch())
         loss_and_graph = loss_of if device == "cpu" else torch.compile(loss_of)
         step = optimizer.step if device == "cpu" else torch.compile(optimizer.step)
@@ -86,9 +87,11 @@ def test_ten_steps_follow_the_cpu(dtype):
             step()
             optimizer.zero_grad()
             losses[device].append(loss.item())
-    bound = 5e-3 if dtype is torch.float16 else 5e-5
+    bound = 1e-2 if dtype is torch.float16 else 5e-5
     assert losses["spyre"] == pytest.approx(losses["cpu"], rel=bound)
     assert losses["spyre"][-1] < losses["spyre"][0] - 0.2
+    # What a graph saves, gives or updates lies as the next one expects it.
+    assert counters["relaid_arguments"] == relaid
     assert nothing_on_the_host(), torch.spyre.fallback_counts()
 
 
@@ -137,3 +140,48 @@ def test_gradients_of_a_table_with_padding_and_indices_that_repeat():
         gradients.append(own.grad.cpu())
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-5)
     assert nothing_on_the_host(), torch.spyre.fallback_counts()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(lambda p: torch.optim.AdamW(p, 1e-2), id="AdamW"),
+        pytest.param(lambda p: torch.optim.Adam(p, 1e-2, foreach=False), id="Adam-one-by-one"),
+        pytest.param(lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9, nesterov=True), id="SGD"),
+    ],
+)
+def test_the_step_of_an_optimizer_on_weights_of_16_bits_is_rounded_once(optimizer):
+    # Few fraction bits, so that the card has the same numbers. The gradients are of all magnitudes:
+    # squares of the smallest are less than 16 bits hold.
+    torch.manual_seed(5)
+    weights = [torch.randn(size).bfloat16() for size in ((96, 40), (7, 130), (64,))]
+    gradients = [
+        (torch.randn(w.shape).sign() * torch.logspace(-4.5, 0, w.shape[-1])).bfloat16()
+        for w in weights
+    ]
+    results = []
+    for device, dtype in (("cpu", torch.float32), ("spyre", torch.float16)):
+        own = [nn.Parameter(w.to(dtype).to(device)) for w in weights]
+        for parameter, gradient in zip(own, gradients, strict=True):
+            parameter.grad = gradient.to(dtype).to(device)
+        step = optimizer(own).step
+        torch.spyre.reset_fallback_counts()
+        (step if device == "cpu" else torch.compile(step))()
+        results.append([p.detach().cpu().float() for p in own])
+    for theirs, mine in zip(*results, strict=True):
+        assert ((mine - theirs).abs() <= 2**-10 * theirs.abs() + 1e-6).all()
+    assert nothing_on_the_host(), torch.spyre.fallback_counts()
+
+
+def test_what_is_made_like_a_weight_lies_like_it():
+    weight = nn.Linear(70, 130).half().to("spyre").weight
+    layout = weight.device_tensor_layout()
+    assert (
+        layout != torch.empty(130, 70, dtype=torch.float16, device="spyre").device_tensor_layout()
+    )
+    zeros = torch.zeros_like(weight)
+    assert zeros.device_tensor_layout() == layout
+    assert not zeros.any()
+    assert torch.empty_like(weight[1:]).device_tensor_layout() != layout
+    assert torch.zeros_like(weight, dtype=torch.float32).dtype is torch.float32
+    assert torch.zeros_like(weight, device="cpu").device.type == "cpu"

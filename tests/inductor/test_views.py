@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sympy import Integer, Mod, Symbol, floor
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+import torch_spyre
 from torch_spyre._C import DataFormats, SpyreTensorLayout
 from torch_spyre._inductor.op_spec import IndirectAccess, OpSpec, TensorArg
 from torch_spyre._inductor.views import (
@@ -229,6 +230,24 @@ def test_a_copy_between_sticks_is_a_restickify():
     op = align(OpSpec("identity", False, {c0: (128, 1), c1: (256, 1)}, [x, out]))
     assert op.op == "ReStickifyOpHBM"
     assert sizes(op) == {"c0": 128, "c1": 256}
+
+
+@pytest.mark.parametrize("columns, opfunc", [(64, "ReStickifyOpHBM"), (32, "relayout")])
+def test_heads_of_whole_sticks_are_restickified_where_they_are(columns, opfunc):
+    """A view of a result as heads: only those that cut sticks need the extension."""
+
+    def f(x):
+        heads = torch.relu(x).view(100, -1, columns).transpose(0, 1)
+        return heads @ heads.transpose(1, 2)
+
+    x = torch.randn(100, 128, generator=torch.Generator().manual_seed(0)).half()
+    torch._dynamo.reset()
+    told = torch_spyre.explain(f, x.to("spyre"))
+    copies = {op.opfunc for op in told.ops} & {"ReStickifyOpHBM", "relayout"}
+    assert copies == {opfunc}
+    with torch.spyre.sanitizer():
+        result = torch.compile(f)(x.to("spyre")).cpu()
+    torch.testing.assert_close(result.float(), f(x.float()), rtol=1e-2, atol=1e-2)
 
 
 def test_matmul_gets_the_dimensions_it_lacks_and_their_order():

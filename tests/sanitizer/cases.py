@@ -21,6 +21,8 @@ import torch_spyre._C as _C
 from tests.backend.make_bundle import LX, POOL, Op, Repeat, T, flatten, op, write_bundle
 from tests.backend.run import layout_of
 from tests.sanitizer.faults import Argument, Case, read_arguments
+from torch_spyre._inductor import config, spyre_hint
+from torch_spyre._inductor.propagate_named_dims import declare_tensor_dim, name_tensor_dims
 
 
 def half(*size: int) -> torch.Tensor:
@@ -39,6 +41,12 @@ def _block(x: Any, q: Any, k: Any, v: Any, o: Any, w: Any) -> Any:
     y = F.layer_norm(x, (x.shape[-1],), w)
     a = _attention(F.linear(y, q), F.linear(y, k), F.linear(y, v))
     return x + F.linear(a, o)
+
+
+def _two_ways(x: Any, w: Any) -> Any:
+    """Wants its intermediate by rows and by columns: it goes over the ring."""
+    y = torch.relu(x @ w)
+    return (y * y.sum(0) + y.amax(1, keepdim=True)) @ w.t()
 
 
 def _norm(x: Any, w: Any, b: Any) -> Any:
@@ -67,6 +75,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]
     ),
     "largest": (lambda x: torch.topk(x, 5, dim=0)[0], lambda: [half(40, 100)]),
     "float32": (lambda x, y: (x.float() + y.float()) / 3, lambda: [half(33, 100), half(33, 100)]),
+    "two ways": (_two_ways, lambda: [half(128, 256) / 8, half(256, 128) / 8]),
     "broadcast": (
         lambda x, r, c: x * r - c,
         lambda: [half(66, 140), half(140), half(66, 1)],
@@ -86,6 +95,27 @@ def compiled_cases() -> list[Case]:
     cases = []
     for name, (function, inputs) in FUNCTIONS.items():
         cases += record(name, function, inputs())
+    return [*cases, *tiled_cases()]
+
+
+def tiled_cases() -> list[Case]:
+    """Programs in tiles: of rows, written out and in a loop, and of the depth of a product."""
+    for name, size in (("M", 128), ("K", 256), ("N", 192)):
+        declare_tensor_dim(name, size)
+    cases = []
+    for dim, unroll in (("M", True), ("M", False), ("K", False)):
+        x, w = half(128, 256), half(256, 192)
+        on_card = [x.to("spyre"), w.to("spyre")]
+        name_tensor_dims(on_card[0], ["M", "K"])
+        name_tensor_dims(on_card[1], ["K", "N"])
+
+        def tiled(x: Any, w: Any, dim: str = dim) -> Any:
+            with spyre_hint(num_tiles_per_dim={dim: 2}):
+                return torch.softmax(torch.relu(x @ w), -1) if dim == "M" else x @ w
+
+        with config.patch(unroll_loops=unroll):
+            kind = "written out" if unroll else "in a loop"
+            cases += record(f"tiles of {dim} {kind}", tiled, on_card)
     return cases
 
 

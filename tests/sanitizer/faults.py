@@ -38,6 +38,7 @@ from torch_spyre.backend.steps import (
     LoopBegin,
     LoopEnd,
     Matmul,
+    Ring,
     Space,
     Step,
     Tile,
@@ -178,6 +179,8 @@ def _extended(
 ) -> list[Item] | None:
     """One dimension of a core's points is longer or shorter."""
     step: Any = items[at]
+    if isinstance(step, Ring):
+        return _sent_otherwise(items, at, by, rng)
     if isinstance(step, Copy):
         side = step.source_side
         dims = len(side.view_strides)
@@ -209,6 +212,23 @@ def _extended(
                                        == step.groups[core]):  # fmt: skip
             own[dim] = max(0, own[dim] + by)
     return _replaced(items, at, replace(step, extents=tuple(tuple(e) for e in extents)))
+
+
+def _sent_otherwise(items: list[Item], at: int, by: int, rng: random.Random) -> list[Item] | None:
+    """Of a move over the ring one transfer is missing, or ends where another one does."""
+    step: Any = items[at]
+    if len(step.transfers) < 2:
+        return None
+    first, second = rng.sample(range(len(step.transfers)), 2)
+    transfers = list(step.transfers)
+    if by < 0:
+        del transfers[first]
+    else:
+        other = transfers[second]
+        transfers[first] = transfers[first]._replace(
+            target=other.target, target_offset=other.target_offset
+        )
+    return _replaced(items, at, replace(step, transfers=tuple(transfers)))
 
 
 def shorten_loop(items: list[Item], rng: random.Random) -> list[Item] | None:
@@ -281,8 +301,8 @@ def reuse_too_early(items: list[Item], rng: random.Random) -> list[Item] | None:
 
 
 def drop_restickify(items: list[Item], rng: random.Random) -> list[Item] | None:
-    """A copy between layouts is left out."""
-    copies = [at for at in _steps(items) if isinstance(items[at], Copy)]
+    """A copy between layouts, or a move between scratchpads, is left out."""
+    copies = [at for at in _steps(items) if isinstance(items[at], (Copy, Ring))]
     if not copies:
         return None
     at = rng.choice(copies)
@@ -432,8 +452,7 @@ def read_arguments(directory: Path) -> set[int]:
         if isinstance(item, (LoopBegin, LoopEnd)):
             continue
         touched = accesses(item, (1,) * len(addresses(item)[0].loop_strides))
-        for access in touched:
-            if not access.writes and access.region.space == Space.ARGUMENT:
-                found |= {access.region.argument} - written
+        touched = [a for a in touched if a.region.space == Space.ARGUMENT]
+        found |= {a.region.argument for a in touched if not a.writes} - written
         written |= {a.region.argument for a in touched if a.writes}
     return found

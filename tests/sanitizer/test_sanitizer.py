@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch_spyre._C as _C
 from tests.sanitizer.cases import handmade_cases, record
 from tests.sanitizer.faults import Case, write_code
 from torch_spyre.backend.checking import write_checks
-from torch_spyre.backend.steps import Tile, addresses, with_addresses
+from torch_spyre.backend.steps import Copy, Tile, addresses, with_addresses
 from torch_spyre.device.sanitizer import Finding
 
 
@@ -157,3 +159,33 @@ def test_side_files_that_were_changed_are_made_again(scratchpad, tmp_path):
         path.write_bytes(content[:-7] + b"garbage")
         write()
         assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_a_copy_between_layouts_is_checked_in_every_launch(tmp_path, shifted):
+    """The first launch follows elements, later ones sticks: both see the same."""
+
+    def function(x):
+        return (x[:, 10:] - x.t()[:60].t()) * 2
+
+    (case,) = record("copies", function, [torch.randn(100, 70).half()])
+    items = case.items()
+    if shifted:
+        at = next(i for i, item in enumerate(items) if isinstance(item, Copy))
+        (source, target) = addresses(items[at])
+        moved = replace(source, offsets=(source.offsets[0] + 128, *source.offsets[1:]))
+        items[at] = with_addresses(items[at], (moved, target))
+    write_code(case, items, tmp_path / "code")
+    plan = _C.prepare_kernel(str(tmp_path / "code"))
+    said = []
+    for _ in range(3):
+        with torch.spyre.sanitizer():
+            pool = [torch.empty(case.pool_bytes // 4, device="spyre")] if case.pool_bytes else []
+            tensors = [argument.make(False) for argument in case.arguments]
+            try:
+                _C.launch_jobplan(plan, [*pool, *tensors])
+                torch.spyre.synchronize()
+                said.append("")
+            except torch.spyre.SanitizerError as error:
+                said.append(re.sub(r"0x[0-9a-f]+", "address", str(error)))
+    assert bool(said[0]) == shifted and said[0] == said[1] == said[2], said

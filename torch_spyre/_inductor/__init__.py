@@ -35,6 +35,7 @@ from torch_spyre._inductor import (
     input_layouts,
     passes,
     replay,
+    saved_layouts,
     training,  # noqa: F401  decompositions
 )
 from torch_spyre._inductor import encoder_layers as _encoder_layers  # noqa: F401  decompositions
@@ -138,20 +139,24 @@ def compile_fx(
     direct.register()
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
+    inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
     is_open = config.dynamic_shapes and not args and dynamic.stays_open(model)
     if is_open:
-        inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
         kwargs["inner_compile"] = dynamic.inner_compiler(
             inner, kwargs["config_patches"], example_inputs
         )
     else:
+        if not args:
+            kwargs["inner_compile"] = saved_layouts.inner_compiler(inner)
         _specialise(model)
         if isinstance(model, torch.fx.GraphModule):
             fx_passes.replace_idle_expands(model)
 
     def compile_for(inputs: Any, integers: dict[int, int]) -> Any:
         def compile_graph() -> Any:
-            recording = input_layouts.recording(inputs, hints.fingerprint(model), integers)
+            recording = input_layouts.recording(
+                [*inputs, *held], hints.fingerprint(model), integers
+            )
             alone = graph_caches.one_at_a_time(model, inputs)
             fresh_graphs = debug.fresh_graphs()
             with alone, recording, collections_paused(), replay.active(), fresh_graphs as fresh:
@@ -168,11 +173,20 @@ def compile_fx(
         with compile_lock, compiling_for_spyre(), tracing_in(TracingContext(mode)):
             return compile_for(inputs, integers)
 
-    integers = classes_of(example_inputs)
+    held = _held(model)
+    integers = classes_of([*example_inputs, *held])
     result = compile_for(example_inputs, integers)
     if not integers or is_open:
         return result
-    return IntegerGuard(result, integers, compile_again)
+    return IntegerGuard(result, integers, compile_again, held)
+
+
+def _held(model: Any) -> list[torch.Tensor]:
+    """Tensors that are no arguments because Dynamo keeps them with the graph: those whose address
+    is marked as static, such as the weights and the state of an optimizer."""
+    if not isinstance(model, torch.nn.Module):
+        return []
+    return [*model.parameters(), *model.buffers()]
 
 
 def _specialise(model: Any) -> None:

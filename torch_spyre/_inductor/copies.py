@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -270,9 +271,15 @@ class Copies:
             and source.buffer.layout.element_arrangement == STANDARD
             and target.buffer.layout.element_arrangement == STANDARD
             and _covers(source, op) and _covers(target, op)
+            and source.buffer.placed is None and target.buffer.placed is None
         )  # fmt: skip
         self._note(op)
-        return replace(op, opfunc="ReStickifyOpHBM" if simple else "relayout")
+        if simple:
+            with contextlib.suppress(Misaligned):
+                moved = replace(op, opfunc="ReStickifyOpHBM")
+                moved.spec = specs.make_spec(moved)
+                return moved
+        return replace(op, opfunc="relayout")
 
     def _note(self, op: Operation) -> None:
         """Remember a copy for people to see."""
@@ -336,9 +343,21 @@ def _form_of(
 def _covers(access: Access, op: Operation) -> bool:
     """Whether an access goes over all of a buffer, dimension by dimension."""
     linear = linear_index(access.index, op.ranges)
-    moves = sorted((a.coefficient, a.size) for a in linear.atoms)
-    shape = sorted((s, n) for s, n in zip(access.buffer.stride, access.buffer.size) if n > 1)
+    moves = _joined([(a.coefficient, a.size) for a in linear.atoms])
+    shape = _joined(zip(access.buffer.stride, access.buffer.size))
     return linear.offset == 0 and moves == shape and all(a.plain for a in linear.atoms)
+
+
+def _joined(dims: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Strides and sizes, innermost first; those that go on where another one ends are one with it,
+    so that 6 heads of 64 columns are the 384 columns of the tensor that they are a view of."""
+    found: list[tuple[int, int]] = []
+    for stride, size in sorted(d for d in dims if d[1] > 1):
+        if found and stride == found[-1][0] * found[-1][1]:
+            found[-1] = (found[-1][0], found[-1][1] * size)
+        else:
+            found.append((stride, size))
+    return found
 
 
 def affine(op: Operation) -> Operation:

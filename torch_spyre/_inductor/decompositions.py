@@ -321,20 +321,6 @@ def _scaled_sum(x: torch.Tensor, y: torch.Tensor, factor: float) -> torch.Tensor
     return (x.float() + y.float() * factor).to(dtype)
 
 
-@register_spyre_decomposition(aten.add.Tensor)
-def add(x: torch.Tensor, y: torch.Tensor, *, alpha: float = 1) -> Any:
-    if alpha == 1 or not isinstance(y, torch.Tensor) or y.dtype not in _SIXTEEN_BITS:
-        return NotImplemented
-    if torch.result_type(x, y) not in _SIXTEEN_BITS:
-        return NotImplemented
-    return _scaled_sum(x, y, alpha)
-
-
-@register_spyre_decomposition(aten.sub.Tensor)
-def sub(x: torch.Tensor, y: torch.Tensor, *, alpha: float = 1) -> Any:
-    return NotImplemented if alpha == 1 else add(x, y, alpha=-alpha)
-
-
 @register_spyre_decomposition([aten.mm.default, aten.bmm.default])
 def product(x: torch.Tensor, y: torch.Tensor) -> Any:
     """Whole but for outer products. Inductor's rule says the same, when both are cast to float32:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,19 @@ def fold_constants(graph: Graph) -> None:
         for user in users:
             user.replace_input_with(node, attribute)
         _log.info("%s %s is computed while compiling", node.target, list(value.shape))
-    graph.eliminate_dead_code()
+    _erase_unused(graph, reversed(values))
+
+
+def _erase_unused(graph: Graph, nodes: Iterable[Node]) -> None:
+    """Those of the nodes that nobody uses, and what nobody uses then. To look at the whole graph
+    for some of its nodes takes longer."""
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop(0)
+        if node.users or node._erased or node.op != "call_function" or node.is_impure():
+            continue
+        waiting += node.all_input_nodes
+        graph.erase_node(node)
 
 
 def _index_by_known_values(graph: Graph, values: dict[Node, torch.Tensor]) -> None:
@@ -262,8 +275,9 @@ def unflatten_matmul(graph: Graph) -> None:
             product.meta["val"] = node.meta["val"].new_empty(shape)
             flat = _view(graph, product, _shape(node))
         node.replace_all_uses_with(flat)
+        operands = node.all_input_nodes
         graph.erase_node(node)
-    graph.eliminate_dead_code()
+        _erase_unused(graph, operands)
 
 
 _VIEWS = (

@@ -50,6 +50,8 @@ class Buffer:
     """Some operation of this graph writes it."""
     static: bool = False
     """A parameter: it seldom changes between two calls."""
+    wanted: SpyreTensorLayout | None = None
+    """Of a result: the layout in which it will be used."""
     dim_names: tuple[tuple[int, int, str], ...] = ()
     """Of a graph input: stride, size and name of each dimension that the program has named."""
     hoisted: HoistedCopy | None = None

@@ -41,6 +41,10 @@ class _Current(threading.local):
         self.names: dict[int, Named] = {}
         self.classes: dict[int, int] = {}
         """Of the storages of int64 tensors: how large their numbers are (csrc/integers.h)."""
+        self.saved: dict[str, Placement] = {}
+        """Of what the forward graph saved, by its name, while the backward graph is compiled."""
+        self.wanted: list[Placement | None] = []
+        """For the results of the backward graph: of the tensors that they are gradients of."""
         self.key: tuple[str, ...] = ()
         self.fakes: list[torch.Tensor] = []
         """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""
@@ -115,9 +119,38 @@ def recording(
         ) = saved
 
 
+@contextlib.contextmanager
+def knowing(saved: dict[str, Placement], wanted: list[Placement | None]) -> Iterator[None]:
+    """Know the layouts of saved tensors, by their names, and those that gradients should have, in
+    order, while a backward graph is compiled."""
+    before = _current.saved, _current.wanted
+    _current.saved, _current.wanted = saved, wanted
+    try:
+        yield
+    finally:
+        _current.saved, _current.wanted = before
+
+
 def current_key() -> tuple[str, ...]:
     """The layouts of this compilation, for the keys of caches."""
-    return _current.key
+    saved = (f"{name} {place}" for name, place in _current.saved.items())
+    return (*_current.key, *saved, *map(str, _current.wanted))
+
+
+def placement_of(fake: Any) -> Placement | None:
+    """Of the real tensor that a fake one stands for, if it begins its storage."""
+    if not isinstance(fake, torch.Tensor) or fake.device.type != DEVICE_NAME:
+        return None
+    return _current.by_storage.get(_storage_key(fake)) if fake.storage_offset() == 0 else None
+
+
+def wanted_layout(position: int, buffer: Buffer) -> SpyreTensorLayout | None:
+    """The layout that a result of the graph should have."""
+    place = _current.wanted[position] if position < len(_current.wanted) else None
+    if place is None or (place.size, place.stride) != (buffer.size, buffer.stride):
+        return None
+    fits = place.layout.device_dtype == _C.get_device_dtype(buffer.dtype)
+    return place.layout if fits else None
 
 
 def _storage_key(fake: torch.Tensor) -> int:
@@ -151,7 +184,7 @@ def place_input(buffer: Buffer) -> None:
     value = _value_of(buffer.name)
     if value is None:
         return
-    placement = _current.by_storage.get(_storage_key(value))
+    placement = _current.saved.get(buffer.name) or _current.by_storage.get(_storage_key(value))
     if placement is not None and value.storage_offset() == 0:
         _take(buffer, placement)
         buffer.dim_names = _current.names.get(_storage_key(value), ())

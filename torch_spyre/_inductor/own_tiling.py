@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 import sympy
@@ -29,6 +30,7 @@ from torch_spyre._inductor.scratchpad.buffers import budget
 from torch_spyre._inductor.scratchpad.residency import Residency
 from torch_spyre._inductor.specs import buffers_of
 from torch_spyre._inductor.tiling import (
+    WHOLE,
     Cut,
     Homes,
     Item,
@@ -41,11 +43,16 @@ from torch_spyre._inductor.tiling import (
     can_tile,
     unit_of,
     with_runs,
+    with_wide_tensors,
 )
+from torch_spyre._inductor.work_division import widest_span
+from torch_spyre.hardware import CARD
 
 _LARGE = 4
 """An intermediate is worth a thought when so many of its size do not fit."""
 _LARGEST_GROUP = 64
+_SOON = 8
+"""Operations from the first to the last that read an argument, for a loop to keep it that long."""
 _TRIALS = 2
 """Numbers of tiles that are tried along one dimension, from the fewest that fit on."""
 _GAIN = 0.97
@@ -93,25 +100,35 @@ def loops(items: Sequence[Item], is_argument: Callable[[Buffer], bool]) -> list[
 def _groups(
     items: Sequence[Item], is_argument: Callable[[Buffer], bool], large: int
 ) -> list[tuple[int, int]]:
-    """Stretches between the writers of large intermediates and their last readers."""
+    """Stretches between the writers of large intermediates and their last readers; and those in
+    which a large argument is read again soon, as both passes of a norm do."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for time, item in enumerate(items):
         for buffer in buffers_of(item.op):
             first.setdefault(buffer, time)
             last[buffer] = time
-    spans = sorted(
-        (first[b], last[b] + 1)
-        for b in first
-        if not b.is_constant and not is_argument(b) and pool.device_bytes(b) > large
-    )
+    spans, reads = [], []
+    for buffer in first:
+        if not buffer.is_constant and pool.device_bytes(buffer) > large:
+            span = (first[buffer], last[buffer] + 1)
+            if not is_argument(buffer):
+                spans.append(span)
+            elif 1 < span[1] - span[0] <= _SOON:
+                reads.append(span)
+    merged = [_with_readers(items, *span, large) for span in _merged(spans)]
+    apart = [r for r in _merged(reads) if all(r[1] <= b or e <= r[0] for b, e in merged)]
+    return sorted([*merged, *apart])
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
-    for begin, end in spans:
+    for begin, end in sorted(spans):
         if merged and begin < merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
             merged.append((begin, end))
-    return [_with_readers(items, begin, end, large) for begin, end in merged]
+    return merged
 
 
 def _with_readers(items: Sequence[Item], begin: int, end: int, large: int) -> tuple[int, int]:
@@ -350,14 +367,26 @@ def _cost(nodes: Sequence[Node], outside: set[Buffer]) -> Cost:
 
     def planned(run: list[Item]) -> list[Item]:
         nonlocal us, moved
-        specs = [_in_memory(item.spec) for item in run]
+        wide = [with_wide_tensors(item, homes, CARD.span_bytes) for item in run]
+        specs = [_in_memory(spec) for spec in wide]
         plan = plan_kernel([item.op for item in run], specs, homes.shared(run))
+        if _reaches_too_far(plan):
+            us = inf
         us += modelled_us(plan) * counts[id(run[0])]
         moved += _memory_bytes(plan) * counts[id(run[0])]
         return run
 
     with_runs(nodes, planned)
     return Cost(us, moved)
+
+
+def _reaches_too_far(plan: Residency) -> bool:
+    """Whether a core would have to address more of a tensor than it can."""
+    return any(
+        widest_span(spec, slices_of(spec), config.cores) > CARD.span_bytes
+        for spec in plan.specs
+        if WHOLE in spec.op_info
+    )
 
 
 def _memory_bytes(plan: Residency) -> int:

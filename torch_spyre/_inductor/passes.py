@@ -36,7 +36,14 @@ from torch._inductor.custom_graph_pass import (
 )
 from torch._inductor.graph import GraphLowering
 
-from torch_spyre._inductor import decompositions, fakes, fx_passes, input_layouts, lowering
+from torch_spyre._inductor import (
+    decompositions,
+    fakes,
+    fx_passes,
+    input_layouts,
+    lowering,
+    optimizer_steps,
+)
 from torch_spyre._inductor.sources import fingerprint, is_foreign, settings, source_hash
 from torch_spyre._inductor.spyre_kernel import SpyreOpFuncs
 from torch_spyre._inductor.transfers import transfers_first
@@ -52,6 +59,7 @@ CustomPostPasses: list[Pass] = [
     fx_passes.fold_constants,  # what depends on nothing is computed now: masks, position tables
     fx_passes.unflatten_matmul,  # batches that were collapsed for bmm come back: no copies for it
     fx_passes.scale_before_views,  # next to the product a factor is part of its epilogue
+    optimizer_steps.compute_in_float32,  # weights of 16 bits, as on the CPU
 ]
 
 # LoopLevelIR: every node is realised by then (see patches.py), so there is nothing to prepare.

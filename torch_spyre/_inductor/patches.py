@@ -61,6 +61,7 @@ def apply() -> None:
     _look_at_the_input_first()
     _replay_what_was_traced()
     _do_not_describe_keys()
+    _know_the_types_of_the_card()
     _compare_numbers_as_numbers()
     _read_sound_pickles()
     _write_damaged_host_code_again()
@@ -253,6 +254,33 @@ def _make_loops_on_demand() -> None:
         return stock(self, node)
 
     Scheduler.create_scheduler_node = create_scheduler_node
+
+
+# -- lowering.unsupported_input_tensor: asks a tensor for what its device answers ------------------
+# Whether a tensor is complex, sparse or without data is asked of every operand of every node, by
+# each pass of patterns and while lowering. A fake tensor takes long to answer; on the card all with
+# plain types are what Inductor can compute with.
+# Fails when it can go: test_fakes_of_the_card_are_not_asked_for_their_kind.
+
+_PLAIN_TYPES = {
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool,
+    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
+}  # fmt: skip
+
+
+def _know_the_types_of_the_card() -> None:
+    from torch._inductor import lowering as stock_lowering
+
+    stock = stock_lowering.unsupported_input_tensor
+
+    @functools.wraps(stock)
+    def unsupported_input_tensor(t: torch.Tensor, node: Any = None) -> bool:
+        device = getattr(t, "fake_device", None)
+        if device is not None and device.type == DEVICE_NAME and t.dtype in _PLAIN_TYPES:
+            return False
+        return stock(t, node)
+
+    stock_lowering.unsupported_input_tensor = unsupported_input_tensor
 
 
 # -- fx_passes.joint_graph: no option for a single pattern -----------------------------------------

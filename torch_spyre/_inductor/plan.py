@@ -40,8 +40,17 @@ from torch_spyre._inductor.pool import Pool, lives_of, place
 from torch_spyre._inductor.propagate_named_dims import Named, named_dims, propagate
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter, constant_of
-from torch_spyre._inductor.stickify import stickify
-from torch_spyre._inductor.tiling import Frames, Homes, Item, Loop, Node, items_of, with_runs
+from torch_spyre._inductor.stickify import as_wanted, stickify
+from torch_spyre._inductor.tiling import (
+    Frames,
+    Homes,
+    Item,
+    Loop,
+    Node,
+    items_of,
+    with_runs,
+    with_wide_tensors,
+)
 from torch_spyre._inductor.tracing import static_size, trace
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.hardware import CARD
@@ -100,9 +109,19 @@ class GraphPlan:
     names: dict[int, str] = field(default_factory=dict)
     """Names of kernels in the host code, by their id; known once they are written."""
 
+    real_names: Mapping[str, str] = field(default_factory=dict)
+    """Of what is mutated, by the names that Inductor gives to mutations."""
+
     @property
     def pool_bytes(self) -> int:
         return max((k.pool_bytes for k in self.kernels), default=0)
+
+    def placed(self, name: str) -> Buffer | None:
+        """The buffer that begins with what has this name, with its layout; None: not known."""
+        name = self.real_names.get(name, name)
+        if name not in self.buffers and name in V.graph.graph_inputs:
+            return _make_buffer(name)
+        return self.buffers.get(name)
 
 
 def make_plan(scheduler: Scheduler) -> GraphPlan:
@@ -122,7 +141,7 @@ def is_spyre(device: torch.device | None) -> bool:
 class _Planner:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.plan = GraphPlan([], {}, {}, set())
+        self.plan = GraphPlan([], {}, {}, set(), real_names=scheduler.mutation_real_name)
         self.constants: dict[tuple[str, Any], Buffer] = {}
         self._dim_names: dict[Operation, dict[sympy.Symbol, str]] | None = None
 
@@ -206,6 +225,8 @@ class _Planner:
         for kernel in self.plan.kernels:
             starts.add(count)
             count += len(kernel.operations)
+        self._note_wanted(outputs)
+        all_operations = [as_wanted(op) for op in all_operations]
         placed, restickifies = stickify(all_operations, outputs, starts)
         self._deal_out(placed, restickifies)
         written = [b for b in self.plan.buffers.values() if b.written]
@@ -215,6 +236,14 @@ class _Planner:
                 assert isinstance(snode.node, ir.ComputedBuffer)
                 if _target(snode.node) in self.plan.internal:
                     self.plan.internal.add(snode.node.get_name())
+
+    def _note_wanted(self, outputs: set[Buffer]) -> None:
+        """The layouts that gradients should have."""
+        for position, output in enumerate(V.graph.graph_outputs):
+            if not isinstance(output, (ir.NoneAsConstantBuffer, ir.ShapeAsConstantBuffer)):
+                buffer = self.plan.buffers.get(output.get_name())
+                if buffer is not None and buffer in outputs and buffer.layout is None:
+                    buffer.wanted = input_layouts.wanted_layout(position, buffer)
 
     def _deal_out(self, placed: list[Operation], restickifies: list[Restickify]) -> None:
         """Operations back to their kernels: copies belong to the operation they were made for."""
@@ -270,7 +299,7 @@ class _Planner:
         def planned(run: list[Item]) -> list[Item]:
             """A run with its division over cores, what stays in scratchpads, and its loops."""
             operations = [item.op for item in run]
-            specs = [_in_memory(item, arguments) for item in run]
+            specs = [_in_memory(item, homes, arguments) for item in run]
             sources = [item.source or item.op for item in run]
             specs, hinted = self._hinted(operations, specs, sources)
             part = plan_kernel(operations, specs, homes.shared(run), hinted)
@@ -347,13 +376,14 @@ def _whole(name: str) -> str:
     return _whole(layout.view.get_name()) if isinstance(layout, ir.NonOwningLayout) else name
 
 
-def _in_memory(item: Item, arguments: Collection[Buffer]) -> OpSpec:
+def _in_memory(item: Item, homes: Homes, arguments: Collection[Buffer]) -> OpSpec:
     """The operation as if all of it were in memory, addresses still missing."""
+    spec = with_wide_tensors(item, homes, CARD.span_bytes)
     args = [
         replace(arg, allocation={"hbm" if buffer in arguments else "pool": 0})
-        for arg, buffer in zip(item.spec.args, buffers_of(item.op), strict=True)
+        for arg, buffer in zip(spec.args, buffers_of(item.op), strict=True)
     ]
-    return replace(item.spec, args=args)
+    return replace(spec, args=args)
 
 
 def _specs(

@@ -10,6 +10,7 @@ Example: `Pricer(op).price({c0: 32, c1: 1}).us`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -22,9 +23,11 @@ from torch_spyre._inductor.codegen.ring_moves import RING_MOVE, work_of_ring
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre.device_time import (
     Dim,
+    Flow,
     Price,
     TensorUse,
     Work,
+    flow,
     placed_flow,
     price,
     relayout_work,
@@ -91,7 +94,15 @@ class Pricer:
         self._extra = max((a.eps for a in accesses if not a.is_index), default=0)
         if any(a.stick is not None for a in accesses if not a.is_index):
             self._extra = 0
-        self._uses = [self._use(a) for a in accesses]
+        uses = [self._use(a) for a in accesses]
+        self._uses = [[_placed(u, lx) for u in uses] for lx in (False, True)]
+        self._own_places = tuple([u.in_lx for u in uses])
+        self._flows = {
+            id(use): _flows_of(_use_key(use, op.iteration_space, self._padded, self._extra))
+            for uses in self._uses
+            for use in uses
+        }
+        self._cut: dict[tuple[int, ...], tuple[dict[Hashable, Dim], Work]] = {}
         self._gathered = next((i for i, a in enumerate(accesses) if a.index_symbols), None)
 
     def price(self, slices: Slices, in_lx: Sequence[bool] = ()) -> Price:
@@ -110,25 +121,41 @@ class Pricer:
         """`in_lx` says for each tensor whether it is in a scratchpad; as the OpSpec has it when it
         is not given."""
         op = self.op
-        cores = prod(slices.values())
         if op.op == RING_MOVE:
             return work_of_ring(op)
         if op.op == "relayout":
-            return self._relayout(slices, cores, in_lx)
-        dims: dict[Hashable, Dim] = {
-            symbol: Dim(size, self._padded[symbol], slices[symbol])
-            for symbol, (size, _) in op.iteration_space.items()
-        }
-        if self._extra:
-            dims[_EXTRA_STICK] = Dim(self._extra, self._extra, 1)
-        uses = self._uses
-        if in_lx:
-            uses = [
-                u if u.in_lx == lx else TensorUse(u.writes, lx, *_rest(u))
-                for u, lx in zip(uses, in_lx, strict=True)
-            ]
-        chosen = op.op_info.get("k", 0)
-        return work(self._row, cores, dims, uses, gathered=self._gathered, chosen=chosen)
+            return self._relayout(slices, prod(slices.values()), in_lx)
+        uses = [self._uses[lx][i] for i, lx in enumerate(in_lx or self._own_places)]
+        key = tuple(slices.values())
+        known = self._cut.get(key)
+        if known is None:
+            dims: dict[Hashable, Dim] = {
+                symbol: Dim(size, self._padded[symbol], slices[symbol])
+                for symbol, (size, _) in op.iteration_space.items()
+            }
+            if self._extra:
+                dims[_EXTRA_STICK] = Dim(self._extra, self._extra, 1)
+            known = self._cut[key] = (dims, self._work(dims, uses, prod(key)))
+            return known[1]
+        if self._gathered is not None:
+            return self._work(known[0], uses, prod(key))
+        # Where tensors are changes what flows, and nothing else.
+        return known[1]._replace(flows=tuple([self._flow(known[0], use) for use in uses]))
+
+    def _work(self, dims: Mapping[Hashable, Dim], uses: Sequence[TensorUse], cores: int) -> Work:
+        chosen = self.op.op_info.get("k", 0)
+        return work(
+            self._row, cores, dims, uses, gathered=self._gathered, chosen=chosen, flow_of=self._flow
+        )
+
+    def _flow(self, dims: Mapping[Hashable, Dim], use: TensorUse) -> Flow:
+        """Many divisions cut one tensor in the same way, and many operations have such a one."""
+        known = self._flows[id(use)]
+        key = tuple([dims[name].slices for name in use.strides])
+        found = known.get(key)
+        if found is None:
+            found = known[key] = flow(dims, use)
+        return found
 
     def _use(self, access: Access) -> TensorUse:
         strides: dict[Hashable, int] = {a.symbol: a.step * access.word for a in access.axes}
@@ -161,10 +188,39 @@ class Pricer:
         return relayout_work(cores, flows)
 
 
-def _rest(
+@lru_cache(maxsize=4096)
+def _flows_of(key: Hashable) -> dict[tuple[int, ...], Flow]:
+    """Flows of tensors that are walked over in one way, by the slices of their dimensions."""
+    return {}
+
+
+def _use_key(
     use: TensorUse,
-) -> tuple[int, Hashable, Mapping[Hashable, int], int, Mapping[Hashable, int]]:
-    return use.per_stick, use.stick, use.strides, use.bytes, use.entries
+    space: Mapping[sympy.Symbol, tuple[int, int]],
+    padded: Mapping[sympy.Symbol, int],
+    extra: int,
+) -> Hashable:
+    """All that a flow depends on but slices."""
+    axes = tuple([
+        (stride, name == use.stick, use.entries.get(name), *_sizes(name, space, padded, extra))
+        for name, stride in use.strides.items()
+    ])  # fmt: skip
+    return use.writes, use.in_lx, use.per_stick, axes
+
+
+def _sizes(
+    name: Hashable,
+    space: Mapping[sympy.Symbol, tuple[int, int]],
+    padded: Mapping[sympy.Symbol, int],
+    extra: int,
+) -> tuple[int, int]:
+    if not isinstance(name, sympy.Symbol):
+        return extra, extra
+    return space[name][0], padded[name]
+
+
+def _placed(use: TensorUse, in_lx: bool) -> TensorUse:
+    return use if use.in_lx == in_lx else replace(use, in_lx=in_lx)
 
 
 def _padded(op: OpSpec, kind: str, accesses: list[Access]) -> dict[sympy.Symbol, int]:

@@ -15,7 +15,8 @@ The cost of an operation is the number of elements that must be copied before (o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_spyre._C import ElementArrangement, SpyreTensorLayout
@@ -49,6 +50,22 @@ def stickify(
             entry.operation, entry.reason, entry.source_layout, entry.target_layout,
         )  # fmt: skip
     return copies.operations, copies.restickifies
+
+
+def as_wanted(op: Operation) -> Operation:
+    """A product whose result should have its sticks along M is computed as the transposed one.
+
+    The gradient of a weight: its layout is that of y in the forward product, which a plain product
+    of the gradient and the input does not give."""
+    wanted = op.output.buffer.wanted
+    if wanted is None or op.kind != "matmul" or len(op.kept) != 2 or len(op.inputs) != 2:
+        return op
+    m, n = op.kept
+    if op.info["n"] != n or op.output.index.coeff(m) != wanted.stride_map[-1]:
+        return op
+    x, y = op.inputs
+    ranges = {n: op.ranges[n], m: op.ranges[m], **{v: op.ranges[v] for v in op.reduced}}
+    return replace(op, ranges=ranges, inputs=[y, x], info={**op.info, "n": m})
 
 
 # ---- Choosing -----------------------------------------------------------------------------------
@@ -106,36 +123,50 @@ def choose(operations: list[Operation], outputs: set[Buffer]) -> None:
         if buffer.layout is None and buffer not in states[0].live:
             options = _priced(op, candidates(op, buffer in widened), buffer in outputs)
         accesses = (*op.inputs, op.output)
-        used = {a.buffer for a in accesses}
-        ended = [b for b in used if last_use[b] == i and b not in outputs]
+        used = [b for b in {a.buffer for a in accesses} if options[0][0] is None or b is not buffer]
+        ended = {b for b in (*used, buffer) if last_use[b] == i and b not in outputs}
         prices: dict[tuple[int, ...], float] = {}
         shared = known_prices.setdefault(op.content(), {})
-        following: dict[tuple[int, ...], _State] = {}
+        following: dict[tuple[int, ...], tuple[float, _State, SpyreTensorLayout | None]] = {}
         for state in states:
+            around = tuple([id(state.live.get(b)) for b in used])
+            rest = tuple([id(layout) for b, layout in state.live.items() if b not in ended])
             for option, preference in options:
-                live = dict(state.live)
-                if option is not None:
-                    live[buffer] = option
                 # Candidates of a buffer differ, so that they can be told apart as objects: most
                 # states agree in the few buffers of this operation, whose price is found once.
-                mine = tuple([id(live.get(b)) for b in used])
+                mine = (*around, id(option))
                 price = prices.get(mine)
                 if price is None:
+                    live = state.live if option is None else {**state.live, buffer: option}
                     layouts = tuple([live.get(a.buffer) for a in accesses])
                     price = shared.get(layouts)
                     if price is None:
                         price = shared[layouts] = cost(op, live)
                     prices[mine] = price
                 price += state.cost + preference
-                chain = state.chain if option is None else (state, buffer, option)
-                for old in ended:
-                    live.pop(old, None)
-                key = tuple(map(id, live.values()))
+                key = rest if option is None or buffer in ended else (*rest, id(option))
                 known = following.get(key)
-                if known is None or price < known.cost:
-                    following[key] = _State(price, live, chain)
-        states = sorted(following.values(), key=lambda s: s.cost)[:width]
+                if known is None or price < known[0]:
+                    following[key] = (price, state, option)
+        best = sorted(following.values(), key=lambda found: found[0])[:width]
+        states = [_next(state, price, buffer, option, ended) for price, state, option in best]
     _commit(states[0])
+
+
+def _next(
+    state: _State,
+    price: float,
+    buffer: Buffer,
+    option: SpyreTensorLayout | None,
+    ended: Collection[Buffer],
+) -> _State:
+    """A state behind an operation whose output has a layout; None when it had one before."""
+    live = {b: layout for b, layout in state.live.items() if b not in ended}
+    if option is None:
+        return _State(price, live, state.chain)
+    if buffer not in ended:
+        live[buffer] = option
+    return _State(price, live, (state, buffer, option))
 
 
 def _widened_buffers(operations: list[Operation]) -> set[Buffer]:
@@ -152,14 +183,16 @@ def _priced(
     op: Operation, layouts: list[SpyreTensorLayout], is_output: bool
 ) -> list[tuple[SpyreTensorLayout | None, float]]:
     """Each layout once, with what decides between equal costs: plain layouts, small ones, and
-    plain ones above all for outputs."""
+    plain ones above all for outputs. Where another one is wanted, somebody will have to copy."""
     elements = op.output.buffer.elements
+    wanted = op.output.buffer.wanted
     weight = 0.25 if is_output else 1e-3
     priced: list[tuple[SpyreTensorLayout | None, float]] = []
     for rank, layout in enumerate(layouts):
         if layout not in layouts[:rank]:
             waste = math.prod(layout.device_size) - elements
-            priced.append((layout, waste * 0.02 + rank * weight))
+            later = elements if wanted is not None and layout != wanted else 0
+            priced.append((layout, waste * 0.02 + rank * weight + later))
     return priced
 
 

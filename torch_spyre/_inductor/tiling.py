@@ -370,6 +370,23 @@ class Homes:
 # ---- Places --------------------------------------------------------------------------------------
 
 
+WHOLE = "whole"
+"""In `op_info` while a run is planned: sizes that tensors have where they live."""
+
+
+def with_wide_tensors(item: Item, homes: Homes, span: int) -> OpSpec:
+    """The OpSpec for planning. A tile is small, but its parts lie as far apart as those of the
+    tensor that it is cut from: where that is more than a core can address, it says how large the
+    tensors are."""
+    if not item.around:
+        return item.spec
+    outer = [min(homes.depth(b), len(item.around)) for b in buffers_of(item.op)]
+    whole = tuple(tuple(item.shapes[home][n]) for n, home in enumerate(outer))
+    if all(BYTES_IN_STICK * prod(size[:-1]) <= span for size in whole):
+        return item.spec
+    return replace(item.spec, op_info={**item.spec.op_info, WHOLE: whole})
+
+
 _Key = tuple[Buffer, tuple[int, ...], tuple[sympy.Expr, ...]]
 
 
@@ -392,6 +409,8 @@ class Frames:
 
     def place(self, op: Operation, spec: OpSpec, in_lx: Collection[Buffer]) -> Item:
         """An operation of the run, or a copy that was added to it."""
+        if WHOLE in spec.op_info:
+            spec = replace(spec, op_info={k: v for k, v in spec.op_info.items() if k != WHOLE})
         if not self._loops:
             return Item(op, spec, begins=(0,) * len(spec.args))
         args: list[TensorArg] = []

@@ -118,6 +118,12 @@ def embedding_dense_backward(
     return chosen.to(grad.dtype).t() @ rows
 
 
+@register_spyre_decomposition(torch.ops.prims.fma.default)
+def fma(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Inductor makes it of `addcmul`, for the step of Adam without `foreach`."""
+    return x * y + z
+
+
 def _largest() -> int:
     """Elements of the largest mask that is worth it: a table of 50,000 rows, 1,300 indices."""
     return config.max_folded_elements * 4

@@ -130,7 +130,7 @@ def _work(op: OpSpec, cores: int) -> _Work | None:
     kind = kind_of(op)
     if kind == "topk" or cores == 1:
         return None
-    accesses = read_accesses(op)
+    accesses = read_accesses(_as_it_lies(op))
     values = [a for a in accesses if not a.is_index]
     reduced = [s for s in op.iteration_space if s not in accesses[-1].symbols]
     sizes = {}
@@ -147,6 +147,15 @@ def _work(op: OpSpec, cores: int) -> _Work | None:
     if op.op == "exx2":
         sizes.update(dict.fromkeys(reduced, 1))  # mean and variance do not add up
     return _Work(op, cores, accesses, sizes, reduced, ones)
+
+
+def _as_it_lies(op: OpSpec) -> OpSpec:
+    """With its tensors as large as they are where they live (`tiling.with_wide_tensors`)."""
+    whole = op.op_info.get("whole")
+    if whole is None:
+        return op
+    args = [replace(arg, device_size=list(size)) for arg, size in zip(op.args, whole, strict=True)]
+    return replace(op, args=args)
 
 
 def _relayout_sizes(op: OpSpec) -> dict[sympy.Symbol, int]:

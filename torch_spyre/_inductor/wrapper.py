@@ -14,7 +14,7 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPython
 from torch._inductor.stream_utils import DEFAULT_STREAM, get_stream_name
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import debug, eager
+from torch_spyre._inductor import debug, eager, saved_layouts
 from torch_spyre._inductor.graph import Buffer
 from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.passes import run_pre_scheduling
@@ -156,7 +156,20 @@ class SpyreWrapperCodegen(_SpyreLines, PythonWrapperCodegen):
         debug.record_graph(plan, plan.names)
         eager.note_plan(plan)
         self._name_streams()
+        if not is_inference and not V.graph.is_backward:
+            self._write_places_of_outputs()
         return super().generate(is_inference)
+
+    def _write_places_of_outputs(self) -> None:
+        """For the backward graph that will be compiled next."""
+        texts = []
+        for place in saved_layouts.places_of_outputs(plan_of(V.graph.scheduler).placed):
+            if place is None:
+                texts.append("None")
+            else:
+                layout, size, stride = place
+                texts.append(f"({self.layout_constant(layout)}, {size}, {stride})")
+        self.header.writeline(f"{saved_layouts.NAME} = [{', '.join(texts)}]")
 
     def _name_streams(self) -> None:
         """Inductor enters streams by names, which it defines where a device has a guard."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch_spyre.backend.fuse import drop_stores, is_small_enough, join
+from torch_spyre.backend.orders import in_one_order
 from torch_spyre.backend.regions import Access, accesses
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd, Matmul, Space, Step, Tile
 
@@ -26,7 +27,7 @@ def schedule(items: Iterable[Item], pool: int | None = None, *, fuse: bool = Tru
         return list(items)
     program = _Program(items, pool)
     program.join_steps()
-    return program.items()
+    return [in_one_order(item) if isinstance(item, Tile) else item for item in program.items()]
 
 
 @dataclass

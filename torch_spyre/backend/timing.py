@@ -65,7 +65,7 @@ def work_of(sdsc: Sdsc) -> Work:
         return result
     # One dimension stands for both: the result has k places along it.
     short = work(row, sdsc.cores, {**dims, reduced: Dim(k, k, 1)}, uses[-1:], chosen=k)
-    return replace(result, flows=(*result.flows[:-1], *short.flows))
+    return result._replace(flows=(*result.flows[:-1], *short.flows))
 
 
 def _use(sdsc: Sdsc, tensor: Tensor, writes: bool) -> TensorUse:

@@ -4,6 +4,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like_compositeexplicitautograd_dispatch.h>
 #include <c10/core/MemoryFormat.h>
 #include <torch/library.h>
 
@@ -55,7 +56,37 @@ at::Tensor make_empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
   return new_tensor(sizes, strides, c10::dtype_or_default(dtype), target_device(device));
 }
 
+// Whether a tensor was given its layout, with whole sticks, in the shape that it has: the weight of
+// a linear layer, for instance.
+bool has_layout_of_its_own(const at::Tensor& self, const TilingPtr& tiling) {
+  if (tiling == nullptr || self.storage_offset() != 0) return false;
+  const auto& [layout, sizes, strides] = tiling->placement;
+  return layout.arrangement == card::ElementArrangement::STANDARD && layout.stride_map.back() > 0 &&
+         self.sizes() == c10::IntArrayRef(sizes.data(), sizes.size()) &&
+         self.strides() == c10::IntArrayRef(strides.data(), strides.size());
+}
+
+// Preserves the layout on the card as well, so that the state of an optimizer lies as its weight.
+at::Tensor empty_like(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                      std::optional<at::Layout> layout, std::optional<at::Device> device,
+                      std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  const bool preserves =
+      format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve &&
+      dtype.value_or(self.scalar_type()) == self.scalar_type();
+  const bool here = !device || device->type() == self.device().type();
+  if (preserves && here && layout.value_or(c10::kStrided) == c10::kStrided) {
+    const auto tiling = spyre_storage(self)->tiling;
+    if (has_layout_of_its_own(self, tiling)) {
+      check_options(layout, pin_memory);
+      return new_tensor(self.sizes(), self.strides(), self.scalar_type(),
+                        device ? target_device(device) : self.device().index(), tiling);
+    }
+  }
+  return at::compositeexplicitautograd::empty_like(self, dtype, layout, device, pin_memory, format);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty_like", empty_like);
   m.impl("empty.memory_format", empty_memory_format);
   m.impl("empty_strided", make_empty_strided);
 }

@@ -17,8 +17,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/histc.h>
 #include <ATen/ops/ones_like.h>
 #include <torch/library.h>
 
@@ -504,6 +506,29 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   return {to_spyre(host, device), to_spyre(mask, device)};
 }
 
+// Of integers: other accelerators count them, and models of experts rely on it, but the CPU has no
+// kernel for them. Doubles hold those that are counted into bins exactly.
+at::Tensor count_bins(const at::Tensor& input, int64_t bins, const at::Scalar& min,
+                      const at::Scalar& max) {
+  static auto op = find_op("aten::histc");
+  count(op.schema());
+  auto host = to_host(input);
+  bool whole = c10::isIntegralType(host.scalar_type(), /*includeBool=*/false);
+  auto counts = at::histc(whole ? host.to(at::kDouble) : host, bins, min, max);
+  return to_spyre(counts.to(host.scalar_type()), input.device().index());
+}
+
+at::Tensor& count_bins_out(const at::Tensor& input, int64_t bins, const at::Scalar& min,
+                           const at::Scalar& max, at::Tensor& out) {
+  auto counts = count_bins(input, bins, min, max);
+  TORCH_CHECK(
+      out.scalar_type() == counts.scalar_type(),
+      "torch.histogram: input tensor and hist tensor should have the same dtype, but got input ",
+      counts.scalar_type(), " and hist ", out.scalar_type());
+  at::native::resize_output(out, counts.sizes());
+  return out.copy_(counts);
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
@@ -527,6 +552,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     }
   }
   m.impl("native_dropout", native_dropout);
+  m.impl("histc", count_bins);
+  m.impl("histc.out", count_bins_out);
   // Has a kernel for every device that then accepts only the built-in ones.
   m.impl("mode.values", torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());

@@ -2,7 +2,7 @@
 
 In: OpSpecs, LoopSpecs, UnimplementedOps. Out: text that is the same for the same operations, and
 the way back. It stands in generated wrappers and in debug directories, and is the key of caches.
-Symbols come back without assumptions.
+Symbols come back without assumptions, which nothing depends on.
 
 Example: `parse(dump([op])) == [op]`.
 """
@@ -27,6 +27,10 @@ from torch_spyre._inductor.op_spec import (
     UnimplementedOp,
 )
 
+_MOST_KNOWN = 16
+_known: dict[str, list[Spec]] = {}
+"""What was written last, by its text: who compiles a graph reads the text of its kernels next."""
+
 # ---- Out -----------------------------------------------------------------------------------------
 
 
@@ -36,7 +40,11 @@ def dump(specs: Sequence[Spec]) -> str:
     for spec in specs:
         _dump_spec(spec, "    ", lines)
     lines.append("]")
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines)
+    while len(_known) >= _MOST_KNOWN:
+        del _known[next(iter(_known))]
+    _known[text] = list(specs)
+    return text + "\n"
 
 
 def _dump_spec(spec: Spec, indent: str, lines: list[str]) -> None:
@@ -136,5 +144,11 @@ _NAMES = {
 
 def parse(text: str) -> list[Spec]:
     """The list that `dump` wrote."""
+    known = _known.get(text.strip())
+    return read(text) if known is None else list(known)
+
+
+def read(text: str) -> list[Spec]:
+    """The same from the text alone."""
     specs: list[Spec] = eval(text, dict(_NAMES))
     return specs

@@ -193,11 +193,21 @@ void multiply_panels(const float* a, int64_t lda, const float* b, float* c, int6
 
 // ------------------------------------------------------------------------------------- unpacking
 
+// Rows of scores lie kilobytes apart, where a processor does not guess what comes next. Behind the
+// last row this is mostly the next stick, and never does harm.
+constexpr int64_t kAhead = 16;  // rows to fetch
+
 template <class Elements, int kGroups, bool kAny>
 SPYRE_INLINE bool unpack_groups(const std::byte* from, int64_t stride, float* to, int64_t step,
                                 int64_t group_step, int64_t rows) {
   typename Elements::Seen seen{};
   for (int64_t r = 0; r < rows; ++r) {
+    if constexpr (kGroups == 4) {
+#pragma GCC unroll 4
+      for (int64_t line = 0; line < kGroups * kPanel * Elements::kBytes; line += 64) {
+        __builtin_prefetch(from + (r + kAhead) * stride + line);
+      }
+    }
 #pragma GCC unroll 4
     for (int g = 0; g < kGroups; ++g) {
       const std::byte* group = from + r * stride + g * kPanel * Elements::kBytes;
@@ -327,7 +337,7 @@ void multiply_fresh(const float* a, int64_t lda, const std::byte* y, int64_t y_s
 template <class Elements, int kRows, int kGroups, bool kAny>
 SPYRE_INLINE bool direct_groups(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
                                 float* c, int64_t ldc, int64_t depth, Continuation continuation) {
-  constexpr int64_t kAhead = 16;  // rows of y to fetch
+  constexpr int64_t kRowsAhead = 16;  // of y, to fetch
   typename Elements::Seen seen{};
   __m512 sum[kRows][kGroups];
 #pragma GCC unroll 5
@@ -340,8 +350,8 @@ SPYRE_INLINE bool direct_groups(const float* a, int64_t lda, const std::byte* y,
   }
   for (int64_t k = 0; k < depth; ++k, y += y_stride) {
     if constexpr (kRows > 1) {
-      __builtin_prefetch(y + kAhead * y_stride);
-      __builtin_prefetch(y + kAhead * y_stride + 64);
+      __builtin_prefetch(y + kRowsAhead * y_stride);
+      __builtin_prefetch(y + kRowsAhead * y_stride + 64);
     }
 #pragma GCC unroll 4
     for (int g = 0; g < kGroups; ++g) {

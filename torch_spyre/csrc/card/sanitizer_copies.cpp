@@ -32,23 +32,48 @@ struct Checked {
   }
 };
 
-void write_run(Checked& card, const ElementRun& run, uint32_t number) {
+// Calls visit(state of a stick, bits of it) for the sticks that a run of elements touches.
+template <class Visit>
+void for_each_stick(Checked& card, const ElementRun& run, Visit&& visit) {
   const int64_t bytes = card.mapped.elem_bytes;
-  const auto mark = [&](int64_t at, int64_t count) {
+  const auto range = [&](int64_t at, int64_t count) {
     while (count > 0) {
       const int64_t within = at % kStickBytes, some = std::min(count, kStickBytes - within);
-      StickState& state = card.sanitizer->device().state(at / kStickBytes);
-      state.data = state.data | Bits::range(static_cast<int>(within), static_cast<int>(some));
-      state.run = number;
-      state.core = kNoCore;
+      visit(card.sanitizer->device().state(at / kStickBytes),
+            Bits::range(static_cast<int>(within), static_cast<int>(some)));
       at += some;
       count -= some;
     }
   };
-  if (run.device_step == 1) return mark(card.base + run.device * bytes, run.count * bytes);
+  if (run.device_step == 1) return range(card.base + run.device * bytes, run.count * bytes);
   for (int64_t i = 0; i < run.count; i++) {
-    mark(card.base + (run.device + i * run.device_step) * bytes, bytes);
+    range(card.base + (run.device + i * run.device_step) * bytes, bytes);
   }
+}
+
+// Whether all elements hold data: the usual case, in which nobody asks which of them do.
+bool all_data(Checked& card, const View& view) {
+  bool all = true;
+  for_each_run(card.mapped.map, view, card.mapped.elem_bytes, Replicas::FIRST_ONLY,
+               numbering(view.sizes), [&](const ElementRun& run) {
+                 if (!all) return;
+                 for_each_stick(card, run, [&](const StickState& state, const Bits& bytes) {
+                   all = all && state.data.covers(bytes);
+                 });
+               });
+  return all;
+}
+
+void write_all(Checked& card, const View& view, const char* who) {
+  const uint32_t number = card.sanitizer->new_run(who);
+  for_each_run(card.mapped.map, view, card.mapped.elem_bytes, Replicas::FILL_ALL,
+               numbering(view.sizes), [&](const ElementRun& run) {
+                 for_each_stick(card, run, [&](StickState& state, const Bits& bytes) {
+                   state.data = state.data | bytes;
+                   state.run = number;
+                   state.core = kNoCore;
+                 });
+               });
 }
 
 }  // namespace
@@ -56,15 +81,12 @@ void write_run(Checked& card, const ElementRun& run, uint32_t number) {
 void note_host_write(const CardSide& side, const View& view, const char* who) {
   Checked card(side);
   if (card.sanitizer == nullptr || num_elements(view) == 0) return;
-  const uint32_t run = card.sanitizer->new_run(who);
-  for_each_run(card.mapped.map, view, card.mapped.elem_bytes, Replicas::FILL_ALL,
-               numbering(view.sizes),
-               [&](const ElementRun& elements) { write_run(card, elements, run); });
+  write_all(card, view, who);
 }
 
 void check_host_read(const CardSide& side, const View& view, const char* who) {
   Checked card(side);
-  if (card.sanitizer == nullptr || num_elements(view) == 0) return;
+  if (card.sanitizer == nullptr || num_elements(view) == 0 || all_data(card, view)) return;
   int64_t there = 0, missing = 0, written = 0, first = -1;
   const StickState* where = nullptr;
   card.for_each(view, Replicas::FIRST_ONLY,
@@ -101,14 +123,17 @@ void note_card_copy(const CardSide& from, const View& from_view, const CardSide&
   Checked source(from), target(to);
   const int64_t elements = num_elements(from_view);
   if (target.sanitizer == nullptr || elements == 0) return;
-  std::vector<bool> has_data(elements, true);
-  if (source.sanitizer != nullptr) {
-    source.for_each(from_view, Replicas::FIRST_ONLY,
-                    [&](int64_t number, const StickState& state, const Bits& bytes) {
-                      has_data[number] = state.data.covers(bytes);
-                    });
+  constexpr const char* kWho = "a copy from another tensor";
+  if (source.sanitizer == nullptr || all_data(source, from_view)) {
+    write_all(target, to_view, kWho);
+    return;
   }
-  const uint32_t run = target.sanitizer->new_run("a copy from another tensor");
+  std::vector<bool> has_data(elements);
+  source.for_each(from_view, Replicas::FIRST_ONLY,
+                  [&](int64_t number, const StickState& state, const Bits& bytes) {
+                    has_data[number] = state.data.covers(bytes);
+                  });
+  const uint32_t run = target.sanitizer->new_run(kWho);
   target.for_each(to_view, Replicas::FILL_ALL,
                   [&](int64_t number, StickState& state, const Bits& bytes) {
                     state.run = run;

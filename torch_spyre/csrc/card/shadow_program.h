@@ -16,6 +16,7 @@
 
 #include "address_map.h"
 #include "copy_step.h"
+#include "copy_sums.h"
 #include "gather.h"
 #include "ring.h"
 #include "shadow.h"
@@ -80,6 +81,8 @@ struct ShadowCopy {
     OperandAddress address;
   };
   Side source, destination;
+  // What is known after it ran once: later runs go stick by stick.
+  std::shared_ptr<CopySums> sums = std::make_shared<CopySums>();
 };
 
 struct ShadowLoop {

@@ -56,7 +56,11 @@ class ShadowRun {
   std::vector<Register> columns_of_y(const ShadowMatmul& step, int core, int64_t offset,
                                      int64_t columns, int64_t depth, int out_lanes);
   void run_copy(const ShadowCopy& step);
+  bool put_sums(const CoreSums& sums, int core);
+  void forget_tag(int core, int64_t offset);
   void forget_tags(const ShadowCopy::Side& side, int core);
+  void add_to_stick(int number, int core, int64_t offset, uint64_t sum, const Bits& there,
+                    const Bits& missing);
   void put_elements(const ShadowCopy::Side& side, int core, const std::vector<uint64_t>& elements,
                     int number);
   void run_gather(const GatherStep& step);

@@ -32,9 +32,9 @@ uint32_t identity_of(ReduceOp op) {
 
 // What one reduction has gathered for the kept points of a tile.
 struct Totals {
-  alignas(64) uint32_t lanes[kTileLanes];
-  alignas(64) double sums[kTileLanes];  // EXX2 only, as are the following
-  alignas(64) double squares[kTileLanes];
+  alignas(64) uint32_t lanes[kLongTileLanes];
+  alignas(64) double sums[kLongTileLanes];  // EXX2 only, as are the following
+  alignas(64) double squares[kLongTileLanes];
 };
 
 using SpareTotals = std::vector<std::unique_ptr<Totals>>;
@@ -184,6 +184,7 @@ int64_t values_of(const TileStep& step, const TileWalk& walk, int core) {
 }
 
 constexpr int64_t kRowsLanes = 32 * 1024;
+constexpr int64_t kShortRowsLanes = 8 * 1024;  // of rows that make up a longer block
 
 // What a thread works with; it is kept from one step to the next.
 struct Bench {
@@ -347,6 +348,16 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
   }
 }
 
+// Whether machine code runs all bodies and nothing has a place for each lane of a tile but totals.
+bool has_long_blocks(const Machine& machine) {
+  const TileStep& step = machine.step;
+  return step.compact && machine.translated &&
+         std::all_of(step.phases.begin(), step.phases.end(), [&](const TilePhase& phase) {
+           return phase.code != nullptr && (phase.code->reduces() || phase.reductions.empty()) &&
+                  phase.code->runs_everywhere(machine);
+         });
+}
+
 // Kept points first ... last of a team.
 void run_points(const Machine& machine, const TileTeam& team, int64_t first, int64_t last) {
   Bench& bench = own_bench();
@@ -365,6 +376,14 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
     // from phase to phase stays in a cache.
     const int64_t kept_on = static_cast<int64_t>(step.kept_on.size());
     const int64_t row = std::max<int64_t>(1, kept_on * walk.reduced_points * step.lanes);
+    if (has_long_blocks(machine)) {
+      // What surrounds a block is much for a few short rows.
+      const int64_t lanes = std::max(row, walk.reduced_points * step.lanes);
+      while (2 * most_groups * lanes <= kShortRowsLanes &&
+             2 * most_groups * step.lanes <= kLongTileLanes) {
+        most_groups *= 2;
+      }
+    }
     most_groups = std::clamp<int64_t>(kRowsLanes / row, 1, most_groups);
     const size_t needed = most_groups * row;
     if (bench.rows.size() < needed) bench.rows.resize(needed);
@@ -380,6 +399,7 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
   kept.seek(first);
   space.use_lanes();
   space.operands_assumed = space.fixed_known = 0;
+  space.assured = nullptr;
   bench.points_of = nullptr;
   for (int64_t at = first; at < last; at += most_groups) {
     const int64_t groups = std::min(most_groups, last - at);

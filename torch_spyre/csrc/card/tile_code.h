@@ -23,6 +23,9 @@
 
 namespace spyre::card {
 
+inline bool is_code_format(DataFormat format) { return format == DataFormat::SEN169_FP16; }
+inline bool is_comparison(int opcode) { return (opcode >= EQ && opcode <= GE) || opcode == ISNAN; }
+
 class TileCode {
  public:
   // `lasting` are the registers that somebody reads afterwards, other than `reductions`. Nothing
@@ -69,6 +72,7 @@ class TileCode {
                      bool assume) const;
   bool run_guarded(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const;
   void assume_for_next(Workspace& space, Knowledge& knowledge) const;
+  void note_exceptions(int64_t cold, const TileView& tile, Workspace& space) const;
   bool has_assumptions(const Workspace& space) const;
   bool stays_ordinary(const Workspace& space, Knowledge& knowledge) const;
   bool is_regular(const TileView& tile) const;
@@ -80,9 +84,10 @@ class TileCode {
   std::vector<int> lasting_;
   std::vector<TileReduction> reductions_;
   std::vector<Stream> streams_;
-  std::vector<bool> codes_;    // by operand: it is DLFloat16
-  std::vector<bool> loaded_;   // by operand
-  std::vector<int> guards_;    // operands whose codes the guarded form looks at
+  std::vector<bool> codes_;         // by operand: it is DLFloat16
+  std::vector<bool> loaded_;        // by operand
+  std::vector<int> guards_;         // operands whose codes the guarded form looks at
+  bool depends_on_guards_ = false;  // on nothing else
   std::vector<bool> divides_;  // by instruction: it multiplies with a reciprocal in ordinary forms
   std::unique_ptr<CompiledVectors> ordinary_, guarded_, checked_, any_;
 };

@@ -158,6 +158,8 @@ struct alignas(64) Workspace {
   // Of operands in an earlier tile of the same task: what machine code may expect, and checks.
   Bounds operand_assumptions[kMaxTileOperands];
   uint32_t operands_assumed = 0;  // bit by operand
+  // The code that stays ordinary with these assumptions in all tiles, if it is known.
+  const TileCode* assured = nullptr;
   // Of operands that are the same in all blocks of a task.
   Bounds fixed_bounds[kMaxTileOperands];
   uint32_t fixed_known = 0;    // bit by operand

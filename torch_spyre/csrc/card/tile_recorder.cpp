@@ -172,9 +172,11 @@ int instruction(int opcode, int a, int b, int c, uint32_t imm0, uint32_t imm1) {
 // those are not ordinary.
 constexpr float kUp = 0x1p96f, kDown = 0x1p-96f;
 
-F32x8 decode_ordinary(const I32x8& codes) {
-  return bits<F32x8>((codes << Dlfloat16::kShift) & static_cast<int32_t>(0x9fffc000)) * splat(kUp);
+F32x8 scaled_of(const I32x8& codes) {
+  return bits<F32x8>((codes << Dlfloat16::kShift) & static_cast<int32_t>(0x9fffc000));
 }
+
+F32x8 decode_ordinary(const I32x8& codes) { return scaled_of(codes) * splat(kUp); }
 
 F32x8 decode_any(const I32x8& codes) {
   const I32x8 magnitude = codes & int32_t{Dlfloat16::kMagnitude};
@@ -196,9 +198,13 @@ I32x8 upper_half(const I32x8& scaled) {
                true);
 }
 
-I32x8 encode_ordinary(const F32x8& value, bool coarse) {
-  const I32x8 scaled = bits<I32x8>(value * splat(kDown));
+I32x8 encode_scaled(const F32x8& value, bool coarse) {
+  const I32x8 scaled = bits<I32x8>(value);
   return upper_half(coarse ? scaled : scaled + Dlfloat16::kHalfUlp);
+}
+
+I32x8 encode_ordinary(const F32x8& value, bool coarse) {
+  return encode_scaled(value * splat(kDown), coarse);
 }
 
 I32x8 encode_any(const F32x8& value) {
@@ -269,6 +275,16 @@ int record_encode(VectorCode& code, int value, bool ordinary, bool coarse) {
   return (ordinary ? simd_recorded::encode_ordinary(lanes, coarse)
                    : simd_recorded::encode_any(lanes))
       .value;
+}
+
+int record_scaled(VectorCode& code, int codes) {
+  const RecordingScope scope(code);
+  return simd_recorded::scaled_of(simd_recorded::integers(codes)).value;
+}
+
+int record_encode_scaled(VectorCode& code, int scaled, bool coarse) {
+  const RecordingScope scope(code);
+  return simd_recorded::encode_scaled(simd_recorded::lanes(scaled), coarse).value;
 }
 
 }  // namespace spyre::card

@@ -25,5 +25,8 @@ float nearness_of(int opcode);
 int record_decode(VectorCode& code, int codes, bool ordinary);
 int record_round(VectorCode& code, int value, bool ordinary);
 int record_encode(VectorCode& code, int value, bool ordinary, bool coarse);
+// The same of ordinary numbers times 2^-96, which a code is as it stands.
+int record_scaled(VectorCode& code, int codes);
+int record_encode_scaled(VectorCode& code, int scaled, bool coarse);
 
 }  // namespace spyre::card

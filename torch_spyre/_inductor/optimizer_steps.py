@@ -1,0 +1,129 @@
+"""Steps of optimizers on weights of 16 bits, computed in float32 between load and store.
+
+AdamW multiplies squares of gradients by 0.001 and divides by their root. Rounded to 16 bits after
+each operation, little of that is left; PyTorch's fused kernels and Inductor's for the CPU have
+float32 from load to store. So has a graph of ours that is the step of an optimizer:
+
+    exp_avg_sq * 0.999 + grad * grad * 0.001        with all but the result in float32
+
+In: the FX graph. Changed are graphs that do nothing but update their inputs in place, lane by lane,
+with operations that only optimizers use (`torch._foreach_...`, `addcdiv`).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
+
+from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.logs import get_logger
+
+aten, prims = torch.ops.aten, torch.ops.prims
+_log = get_logger("spyre.inductor.passes")
+
+_SHORT = (torch.float16, torch.bfloat16)
+_FOREACH = {
+    f"aten::_foreach_{name}"
+    for name in (
+        "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "div", "exp", "lerp", "log",
+        "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "rsqrt", "sign", "sqrt", "sub",
+    )
+}  # fmt: skip
+_OTHERS = (aten.full.default, aten.clone.default, aten.copy_.default, prims.fma.default)
+
+
+def compute_in_float32(graph: Graph) -> None:
+    """Widen what a step of an optimizer reads, and round what it stores."""
+    if not _is_step(graph):
+        return
+    _log.info("the step of an optimizer is computed in float32")
+    short = {n: n.meta["val"].dtype for n in graph.nodes if _is_short(n)}
+    wide: dict[Node, Node] = {}
+    for node in list(graph.nodes):
+        if node.op == "placeholder" or node.op == "get_attr":
+            continue
+        if node.op == "output":
+            with graph.inserting_before(node):
+                node.args = map_arg(node.args, lambda n: _rounded(graph, n, short.get(n)))
+        elif node.target is aten.copy_.default:
+            with graph.inserting_before(node):
+                source = _rounded(graph, node.args[1], short.get(node.args[0]))
+                node.args = (node.args[0], source, *node.args[2:])
+        else:
+            _widen(graph, node, wide)
+
+
+def _is_step(graph: Graph) -> bool:
+    nodes = graph.find_nodes(op="call_function", target=aten.copy_.default)
+    stores = [n for n in nodes if n.args[0].op == "placeholder" and _is_short(n.args[0])]
+    calls = [n for n in graph.nodes if n.op == "call_function"]
+    names = [_name(n) for n in calls]
+    typical = any(name in _FOREACH or name == "aten::addcdiv" for name in names)
+    return bool(stores) and typical and all(map(_is_lane_by_lane, calls))
+
+
+def _is_lane_by_lane(node: Node) -> bool:
+    if node.target is operator.getitem or node.target in _OTHERS or _name(node) in _FOREACH:
+        return True
+    return (
+        isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    )
+
+
+def _name(node: Node) -> str:
+    target = node.target
+    return target._schema.name if isinstance(target, torch._ops.OpOverload) else ""
+
+
+def _is_short(node: Node) -> bool:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.device.type != DEVICE_NAME:
+        return False
+    return value.dtype in _SHORT
+
+
+def _widen(graph: Graph, node: Node, wide: dict[Node, Node]) -> None:
+    """Compute a node from the widened forms of its inputs."""
+
+    def widened(source: Node) -> Node:
+        if not _is_short(source):
+            return source
+        if source not in wide:
+            with graph.inserting_before(node):
+                wide[source] = _cast(graph, source, torch.float32)
+        return wide[source]
+
+    node.args = map_arg(node.args, widened)
+    node.kwargs = map_arg(node.kwargs, widened)
+    if node.target is aten.full.default and node.kwargs.get("dtype") in _SHORT and _is_short(node):
+        node.kwargs = {**node.kwargs, "dtype": torch.float32}
+    values = (n.meta["val"] for n in node.all_input_nodes)
+    fakes = pytree.tree_leaves([*values, node.meta.get("val")])
+    mode = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)
+    if mode is None:
+        return
+    args: Any = map_arg(node.args, lambda n: n.meta["val"])
+    kwargs: Any = map_arg(node.kwargs, lambda n: n.meta["val"])
+    assert callable(node.target)
+    with mode:
+        node.meta["val"] = node.target(*args, **kwargs)
+
+
+def _rounded(graph: Graph, node: Any, dtype: torch.dtype | None) -> Any:
+    """What is stored or handed out, in the type that it had."""
+    if dtype is None or not isinstance(node, Node) or node.meta["val"].dtype == dtype:
+        return node
+    return _cast(graph, node, dtype)
+
+
+def _cast(graph: Graph, node: Node, dtype: torch.dtype) -> Node:
+    cast = graph.call_function(prims.convert_element_type.default, (node, dtype))
+    cast.meta.update({k: v for k, v in node.meta.items() if k != "val"})
+    with node.meta["val"].fake_mode:
+        cast.meta["val"] = node.meta["val"].to(dtype)
+    return cast
