@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -517,3 +518,40 @@ def test_a_place_that_does_not_exist_is_refused(script: Script) -> None:
         "import torch; torch.ones(2).to('spyre') + 1", expect_failure=True, SPYRE_EAGER="gpu"
     )
     assert "invalid SPYRE_EAGER value: 'gpu'; allowed are card and host" in failed
+
+
+def test_a_fault_of_the_compiler_is_reported_and_the_host_computes(monkeypatch) -> None:
+    from torch_spyre._inductor import eager as compiler
+
+    def fault(*args: object) -> None:
+        raise AssertionError("a plan without end")
+
+    monkeypatch.setattr(compiler, "_compile", fault)
+    x = torch.randn(3, 177).half().to("spyre")  # a shape that no other test has
+    torch.spyre.reset_fallback_counts()
+    with pytest.warns(torch.spyre.FallbackWarning, match="fault of the compiler") as found:
+        result = torch.exp(x)
+    assert torch.equal(result.cpu(), torch.exp(x.cpu()).to("spyre").cpu())
+    assert torch.spyre.fallback_counts()["aten::exp"] == 1
+    said = next(str(w.message) for w in found if "fault" in str(w.message))
+    report = Path(said.split("report ")[1]).read_text()
+    assert "a plan without end" in report and "(3, 177)" in report
+
+
+def test_dynamo_does_not_trace_what_runs_an_eager_operation() -> None:
+    from torch._dynamo.utils import counters as dynamo
+
+    def in_pieces(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x.exp()
+
+    torch._dynamo.reset()
+    dynamo.clear()
+
+    @torch._dynamo.disable(recursive=False)
+    def skipped(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x)  # eager, with Dynamo watching
+
+    x = torch.randn(3, 179).half().to("spyre")
+    torch.compile(lambda x: in_pieces(skipped(x)))(x)
+    assert len(dynamo["graph_break"]) <= 2, list(dynamo["graph_break"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.dlfloat16_reference import round_values
+from tests.fuzz import integers
 from tests.fuzz.__main__ import BATCH, cores_of, lx_of
 from tests.fuzz.generate import generate
 from tests.fuzz.intervals import Interval, OutOfScope, problem_of, to_dlfloat16
@@ -167,3 +168,16 @@ def test_a_failure_becomes_a_module_that_pytest_runs(tmp_path) -> None:
     exec(as_test(broken, Failure("compiled", "wrong", ""), 4, 8), space)
     with pytest.raises(NameError):
         space["test_program_of_seed_8"]()
+
+
+def test_programs_of_integers_have_the_bits_of_the_cpu() -> None:
+    for seed in (136, 137, 1000, 1001, 1002):  # the first two failed once
+        program = integers.generate(seed)
+        assert integers.first_wrong(program) is None, f"seed {seed}\n{program.source}"
+
+
+def test_the_programs_of_integers_are_those_of_their_seeds_and_run_on_the_cpu() -> None:
+    assert integers.generate(7).lines == integers.generate(7).lines
+    results = [x for seed in range(50) for x in integers.generate(seed).run()]
+    large = sum(bool((x.long().abs() > 1 << 31).any()) for x in results)
+    assert large > 50, "most values would fit 32 bits"

@@ -153,3 +153,30 @@ def test_a_scaled_softmax_is_six_operations() -> None:
     report = torch_spyre.explain(lambda x: torch.softmax(x * 0.125, -1), x)
     asked_for = [op.opfunc for op in report.ops if not op.reason]  # not copies of the plan
     assert asked_for == ["mul", "max", "sub", "exp", "sum", "realdiv"]
+
+
+def test_scaled_sums_of_16_bits_are_rounded_once() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, y, z = (torch.randn(8, 8, generator=generator).half().to("spyre") for _ in range(3))
+    eye = torch.eye(8).half().to("spyre")
+
+    def program(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            torch.add(x, y, alpha=0.3),
+            torch.sub(x, y, alpha=0.3),
+            torch.addmm(z, x, eye, beta=0.3, alpha=1.7),
+        )
+
+    found = torch.compile(program, dynamic=False)(x, y, z)
+    a, b, c = (t.cpu().float() for t in (x, y, z))
+    for result, exact in zip(found, (a + 0.3 * b, a - 0.3 * b, 0.3 * c + 1.7 * a), strict=True):
+        assert bool(((result.cpu().float() - exact).abs() <= exact.abs() * 2.0**-10).all())
+
+
+def test_powers_of_one_half_are_those_of_the_cpu() -> None:
+    x = torch.tensor([-float("inf"), -0.0, 0.0, -1.0, 4.0, float("inf"), float("nan"), 2.0])
+    half = torch.full_like(x, 0.5)
+    found = torch.compile(torch.pow, dynamic=False)(x.to("spyre"), half.to("spyre")).cpu()
+    wanted = torch.pow(x, half)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+    assert torch.equal(found[1:3].signbit(), wanted[1:3].signbit())

@@ -119,16 +119,17 @@ def models() -> tuple[Model, Model]:
 
 
 @pytest.mark.parametrize(
-    ("how", "frames", "programs"), [("automatic", 3, 4), ("mark_dynamic", 2, 3)]
+    ("how", "frames", "programs"),
+    [("automatic", 3, 3), ("mark_dynamic", 2, 3), ("dynamic=True", 2, 3)],
 )
 @torch.no_grad()
 def test_a_growing_sequence_is_compiled_three_times_at_most(how, frames, programs):
     model, twin = models()
-    compiled = torch.compile(model)
+    compiled = torch.compile(model, dynamic=True if how == "dynamic=True" else None)
     lengths = list(range(1, 301))
     random.Random(0).shuffle(lengths)
     bundles = _bundles()
-    for length in lengths if how == "automatic" else [*lengths[:40], 1, 300]:
+    for length in [*lengths[:60], 1, 300]:
         ids = torch.randint(0, 100, (2, length))
         on_card = ids.to("spyre")
         if how == "mark_dynamic" and length > 1:

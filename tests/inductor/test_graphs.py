@@ -300,3 +300,18 @@ def test_several_cards():
     environment = {**os.environ, "AIU_WORLD_SIZE": "2", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+def test_what_was_changed_through_a_transposed_view_can_be_viewed() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows, columns = x[1:3], x.t()[1:]
+        rows.mul_(2)
+        columns.add_(rows.sum())
+        x.view(-1)[3:9].zero_()
+        return rows, columns + 1
+
+    x = torch.arange(24.0).reshape(4, 6)
+    on_card = x.to("spyre")
+    found = torch.compile(program, dynamic=False)(on_card)
+    for result, wanted in zip((*found, on_card), (*program(x), x), strict=True):
+        torch.testing.assert_close(result.cpu(), wanted)

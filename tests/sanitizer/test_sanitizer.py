@@ -13,6 +13,7 @@ from torch._inductor.utils import fresh_cache
 import torch_spyre._C as _C
 from tests.sanitizer.cases import handmade_cases, record
 from tests.sanitizer.faults import Case, write_code
+from torch_spyre.backend.checking import write_checks
 from torch_spyre.backend.steps import Copy, Tile, addresses, with_addresses
 from torch_spyre.device.sanitizer import Finding
 
@@ -140,6 +141,24 @@ def test_kernels_whose_files_are_gone_are_checked_without_names():
     with torch.spyre.sanitizer():
         found = compiled(x).cpu()
     assert torch.equal(found, expected)
+
+
+def test_side_files_that_were_changed_are_made_again(scratchpad, tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+
+    def write() -> None:
+        write_checks(
+            scratchpad.directory, code, fuse=True, pool=scratchpad.pool_bytes > 0, private_lx=True
+        )
+
+    write()
+    files = {path: path.read_bytes() for path in code.iterdir()}
+    assert {path.name for path in files} >= {"names.json", "reference.bin", "checked.bin"}
+    for path, content in files.items():
+        path.write_bytes(content[:-7] + b"garbage")
+        write()
+        assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("shifted", [False, True])

@@ -142,7 +142,9 @@ def compile_fx(
     is_open = config.dynamic_shapes and not args and dynamic.stays_open(model)
     inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
     if is_open:
-        kwargs["inner_compile"] = dynamic.inner_compiler(inner, kwargs["config_patches"])
+        kwargs["inner_compile"] = dynamic.inner_compiler(
+            inner, kwargs["config_patches"], example_inputs
+        )
     else:
         if not args:
             kwargs["inner_compile"] = saved_layouts.inner_compiler(inner)
@@ -152,8 +154,9 @@ def compile_fx(
 
     def compile_for(inputs: Any, integers: dict[int, int]) -> Any:
         def compile_graph() -> Any:
-            tensors = [*inputs, *_held(model)]
-            recording = input_layouts.recording(tensors, hints.fingerprint(model), integers)
+            recording = input_layouts.recording(
+                [*inputs, *held], hints.fingerprint(model), integers
+            )
             alone = graph_caches.one_at_a_time(model, inputs)
             fresh_graphs = debug.fresh_graphs()
             with alone, recording, collections_paused(), replay.active(), fresh_graphs as fresh:
@@ -170,11 +173,12 @@ def compile_fx(
         with compile_lock, compiling_for_spyre(), tracing_in(TracingContext(mode)):
             return compile_for(inputs, integers)
 
-    integers = classes_of(example_inputs)
+    held = _held(model)
+    integers = classes_of([*example_inputs, *held])
     result = compile_for(example_inputs, integers)
     if not integers or is_open:
         return result
-    return IntegerGuard(result, integers, compile_again)
+    return IntegerGuard(result, integers, compile_again, held)
 
 
 def _held(model: Any) -> list[torch.Tensor]:

@@ -299,11 +299,26 @@ def add_product(
     if not x.is_floating_point():
         alpha, beta = int(alpha), int(beta)  # as PyTorch does, before anything is multiplied
     product = torch.mm(x, y) if x.dim() == 2 else torch.bmm(x, y)
-    if alpha != 1:
-        product = product * alpha
     if beta == 0:
-        return product
-    return (bias if beta == 1 else bias * beta) + product
+        return product if alpha == 1 else product * alpha
+    if beta == 1:
+        return _scaled_sum(bias, product, alpha)
+    if x.dtype in _SIXTEEN_BITS:
+        bias = bias.float()
+    return _scaled_sum(bias * beta, product, alpha).to(x.dtype)
+
+
+_SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+
+
+def _scaled_sum(x: torch.Tensor, y: torch.Tensor, factor: float) -> torch.Tensor:
+    """x + factor * y. Of 16-bit numbers in float32, as PyTorch: it is rounded once."""
+    if factor == 1:
+        return x + y
+    if y.dtype not in _SIXTEEN_BITS:
+        return x + y * factor
+    dtype = torch.result_type(x, y)
+    return (x.float() + y.float() * factor).to(dtype)
 
 
 @register_spyre_decomposition([aten.mm.default, aten.bmm.default])
@@ -443,6 +458,14 @@ def slice_scatter(
     start, end, _ = slice(start, end).indices(size)
     if start >= end:
         return x.clone()
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: -strides[d])
+    if not x.is_contiguous() and x.permute(order).is_contiguous():
+        # The result has the strides of x: whoever views what was changed through a transposed view
+        # counts on it.
+        source = source.expand(*x.shape[:dim], end - start, *x.shape[dim + 1 :]).permute(order)
+        result = slice_scatter(x.permute(order), source, order.index(dim), start, end)
+        return result.permute([order.index(d) for d in range(x.dim())])
     pieces = [source.to(x.dtype).expand(*x.shape[:dim], end - start, *x.shape[dim + 1 :])]
     if start > 0:
         pieces.insert(0, torch.narrow(x, dim, 0, start))

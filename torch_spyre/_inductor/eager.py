@@ -13,7 +13,11 @@ or {"host": why} for what the card does not do, and None when PyTorch refuses th
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
+import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +34,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
+from torch_spyre.ops.fallbacks import FallbackWarning
 
 _log = get_logger("spyre.execution")
 
@@ -66,16 +71,34 @@ def compile_operation(
         for kernel in entry["kernels"]:
             # Written already, unless somebody has deleted it meanwhile.
             compile_text(kernel.pop("name"), kernel.pop("text"), kernel["pool"])
-    except Exception as problem:
-        # The boxed path is right for every operation; in another process it may go better.
+    except OSError as problem:  # the disk: in another process it may go better
         _log.warning("%s could not be compiled, the host computes it: %s", operation, problem)
         return {"host": f"compiling failed: {problem}", "keep": False}
+    except Exception as problem:
+        # The boxed path is right for every operation. It counts the call, and the user hears why.
+        report = _write_report(operation, arguments, tensors)
+        warnings.warn(
+            f"{operation} could not be compiled for the card, which is a fault of the compiler "
+            f"({type(problem).__name__}); the host computes it. Please report {report}",
+            FallbackWarning,
+            stacklevel=2,
+        )
+        return {"host": f"compiling failed, see {report}", "keep": False}
     for i, value in enumerate(inputs):
         if isinstance(value, torch.Tensor):
             _compare_layout(entry["inputs"][i], tensors[i])
         else:
             entry["inputs"][i] = {"number": _name(tensors[i].dtype)}
     return entry
+
+
+def _write_report(operation: str, arguments: list[Any], tensors: list[torch.Tensor]) -> str:
+    """What there is to say about the exception that is being handled; the path of the file."""
+    handle, path = tempfile.mkstemp(prefix="spyre-fault-", suffix=".txt")
+    forms = [(t.dtype, tuple(t.shape), t.stride(), _C._get_placement(t)) for t in tensors]
+    with os.fdopen(handle, "w") as file:
+        file.write(f"{operation} {arguments}\n{forms}\n{traceback.format_exc()}")
+    return path
 
 
 def note_plan(plan: Any) -> None:

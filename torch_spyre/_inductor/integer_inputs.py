@@ -47,26 +47,34 @@ def is_integer_input(value: Any) -> bool:
 
 
 class IntegerGuard:
-    """A compiled graph that is compiled again when an input has larger numbers than expected."""
+    """A compiled graph that is compiled again when an input has larger numbers than expected.
+
+    `held` are tensors that the graph keeps; they count as inputs after the others."""
 
     def __init__(
-        self, run: Callable[..., Any], classes: Classes, again: Callable[[Any, Classes], Any]
+        self,
+        run: Callable[..., Any],
+        classes: Classes,
+        again: Callable[[Any, Classes], Any],
+        held: Sequence[torch.Tensor] = (),
     ) -> None:
         self._run = run
         self._classes = classes
         self._again = again
+        self._held = held
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any) -> Any:
+        tensors = (*args, *self._held) if self._held else args
         for i, expected in self._classes.items():
-            if _C._integer_class(args[i]) > expected:
+            if _C._integer_class(tensors[i]) > expected:
                 self._grow(args)
                 break
         return self._run(*args)
 
     def _grow(self, args: Sequence[Any]) -> None:
         with self._lock:
-            classes = classes_of(args, self._classes)
+            classes = classes_of([*args, *self._held], self._classes)
             if classes == self._classes:
                 return  # another thread was here
             _log.info("an int64 input has larger numbers than before: compiled again")

@@ -279,6 +279,14 @@ def note_host_results(target: Any, args: Any, kwargs: Any, buffers: Iterable[Any
         note(name, ANYTHING)
 
 
+def is_too_large(box: ir.TensorBox) -> bool:
+    """Whether a tensor holds, or may hold, integers that the card cannot."""
+    if box.get_dtype() is not torch.int64 or not _is_stored(box):
+        return False
+    device = box.get_device()
+    return device is not None and device.type == DEVICE_NAME and not _box_range(box).fits
+
+
 def _written(target: Any, args: Any, kwargs: Any) -> list[str]:
     """int64 tensors that an operation changes."""
     names = []

@@ -229,6 +229,28 @@ def _clamp_whole(x: ir.TensorBox, low: Any, high: Any) -> ir.TensorBox | None:
     return pointwise(body, x)
 
 
+@register_spyre_lowering(aten.add.Tensor)
+def add(x: Any, y: Any, *, alpha: Any = 1) -> ir.TensorBox | None:
+    """With a factor, of 16-bit tensors: in float32, as PyTorch, so that it is rounded once."""
+    if alpha == 1 or not isinstance(x, ir.TensorBox) or not isinstance(y, ir.TensorBox):
+        return None
+    dtype = x.get_dtype()
+    if dtype is not y.get_dtype() or dtype not in (torch.float16, torch.bfloat16):
+        return None
+
+    def body(a: Any, b: Any) -> Any:
+        a, b = (ops.to_dtype(v, torch.float32) for v in (a, b))
+        scaled = ops.mul(b, ops.constant(float(alpha), torch.float32))
+        return ops.to_dtype(ops.add(a, scaled), dtype)
+
+    return pointwise(body, x, y)
+
+
+@register_spyre_lowering(aten.sub.Tensor)
+def sub(x: Any, y: Any, *, alpha: Any = 1) -> ir.TensorBox | None:
+    return None if alpha == 1 else add(x, y, alpha=-alpha)
+
+
 @register_spyre_lowering(aten.clamp_min.default)
 def clamp_min(x: ir.TensorBox, min: Any) -> ir.TensorBox | None:
     return clamp(x, min, None)

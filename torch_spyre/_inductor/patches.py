@@ -84,7 +84,7 @@ def _realise_every_operation() -> None:
         with _folded_constants_allowed():
             result = lower_for_spyre(self, target, args, kwargs)
             integers.note_host_results(target, args, kwargs, self.buffers[first:])
-        return result
+            return _laid_out_by_the_host(self, result)
 
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
         left = native.never(target) or (
@@ -138,6 +138,26 @@ def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason
     result = fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)
     native.note_fallback(graph, first, reason)
     return result
+
+
+def _laid_out_by_the_host(graph: GraphLowering, result: Any) -> Any:
+    """A result of the host that the card may not be able to hold, in the strides that are expected:
+    Inductor would have it copied by the card where it is a result of the graph."""
+    if not isinstance(result, ir.TensorBox) or not integers.is_too_large(result):
+        return result
+    if not isinstance(result.data, (ir.StorageBox, ir.ReinterpretView)):
+        return result
+    wanted = V.graph.current_node.meta["val"].stride()
+    if any(isinstance(n, torch.SymInt) for n in wanted) or list(wanted) == result.get_stride():
+        return result
+    order = sorted(range(len(wanted)), key=lambda d: -wanted[d])
+    permute = lowerings[torch.ops.aten.permute.default]
+    clone = torch.ops.aten.clone.default
+    arguments = (permute(result, order),), {"memory_format": torch.contiguous_format}
+    first = len(graph.buffers)
+    copy = _fall_back(graph, clone, *arguments, "the card cannot hold what is copied")
+    integers.note_host_results(clone, *arguments, graph.buffers[first:])
+    return permute(copy, [order.index(d) for d in range(len(order))])
 
 
 class _Mark:

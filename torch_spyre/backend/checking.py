@@ -7,6 +7,7 @@ In: a bundle directory and the SpyreCode directory made from it. Out: more files
                    scratchpads themselves (`sharing`)
     names.json     kernel, arguments, operations with their source lines, which operations each step
                    stands for, and which pieces of the pool and of the scratchpads hold what
+    checks.json    a hash of each of them: what was changed since is made again
 
 The front-end leaves what only it knows in `names.json` of the bundle (docs/formats/superdsc.md);
 without that file there are numbers in place of names. Nothing else reads these files: a program
@@ -15,6 +16,7 @@ runs the same with and without them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -28,6 +30,7 @@ from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
 NAMES = "names.json"
 REFERENCE = "reference.bin"
 CHECKED = "checked.bin"
+HASHES = "checks.json"
 VERSION = 1
 
 
@@ -39,20 +42,42 @@ def write_checks(
     pool: bool,
     private_lx: bool = False,
 ) -> None:
-    """Write both files beside the program, unless they are there. `fuse`, `pool` and
-    `private_lx` are those that the program was compiled with."""
+    """Write the files beside the program, unless they are there as they were written. `fuse`,
+    `pool` and `private_lx` are those that the program was compiled with."""
     from torch_spyre.backend import program_bytes, steps_of
 
     directory, code = Path(directory), Path(code)
-    if (code / NAMES).is_file() and (code / REFERENCE).is_file():
+    if _are_whole(code):
         return
     bundle = read_bundle(directory, pool=pool)
     names = make_names(bundle, steps_of(bundle, fuse=fuse))
-    _write(code / REFERENCE, program_bytes(steps_of(bundle, fuse=False)))
+    files = {REFERENCE: program_bytes(steps_of(bundle, fuse=False))}
     in_lx = any(tensor.in_lx for op in bundle.operations() for tensor in op.sdsc.tensors)
     if private_lx and in_lx:
-        _write(code / CHECKED, program_bytes(steps_of(bundle, fuse=fuse)))
-    _write(code / NAMES, (json.dumps(names, indent=1) + "\n").encode())
+        files[CHECKED] = program_bytes(steps_of(bundle, fuse=fuse))
+    else:
+        (code / CHECKED).unlink(missing_ok=True)
+    files[NAMES] = (json.dumps(names, indent=1) + "\n").encode()
+    for name, content in files.items():
+        _write(code / name, content)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    _write(code / HASHES, (json.dumps(hashes, indent=1) + "\n").encode())
+
+
+def _are_whole(code: Path) -> bool:
+    """Whether the files are there, all of them, with the content that was written."""
+    try:
+        hashes = json.loads((code / HASHES).read_text())
+    except (OSError, ValueError):
+        return False
+    there = {name for name in (NAMES, REFERENCE, CHECKED) if (code / name).is_file()}
+    return (
+        isinstance(hashes, dict)
+        and there == hashes.keys()
+        and all(
+            hashlib.sha256((code / name).read_bytes()).hexdigest() == hashes[name] for name in there
+        )
+    )
 
 
 def make_names(bundle: Bundle, items: list[Item]) -> dict[str, Any]:

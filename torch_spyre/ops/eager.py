@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame as _dynamo
 
 from torch_spyre import _C
 from torch_spyre.compiler_identity import (
@@ -111,6 +112,14 @@ def resolve(
             counters["left_to_host"] += 1
             _log.info("%s is computed by the host: %s", operation, entry["host"])
         return load(entry, device), True
+
+
+# Between the graphs of a function that Dynamo compiles in pieces, operations are eager: it would
+# trace what the runtime calls here, too. Set by hand, as torch._dynamo takes seconds to import.
+_dynamo.set_code_exec_strategy(
+    resolve.__code__,
+    _dynamo._FrameExecStrategy(_dynamo._FrameAction.SKIP, _dynamo._FrameAction.SKIP),
+)
 
 
 def describe(operation: str, arguments: list[Any], inputs: list[Any]) -> str:

@@ -16,7 +16,7 @@ the next one, and masks keep the padding invisible.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,10 +47,13 @@ def stays_open(model: Any) -> bool:
     return any(is_symbolic(n) for v in values for n in _numbers(v))
 
 
-def inner_compiler(stock: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+def inner_compiler(
+    stock: Callable[..., Any], options: dict[str, Any], inputs: Sequence[Any]
+) -> Callable[..., Any]:
     """Inductor's compile_fx_inner, for the graphs of one call of compile_fx."""
     known: dict[str, Dims] = {}
     patient = not torch._dynamo.config.assume_static_by_default
+    marked = any(getattr(value, "_dynamo_dynamic_indices", ()) for value in inputs)
 
     def compile_inner(module: GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
         if not _has_open_sizes(module):
@@ -63,7 +66,7 @@ def inner_compiler(stock: Callable[..., Any], options: dict[str, Any]) -> Callab
             with _compiling(options):
                 return stock(fixed.module, fixed.fakes, **own)
 
-        graph = DynamicGraph(module, compile_fixed, dict(known), patient)
+        graph = DynamicGraph(module, compile_fixed, dict(known), patient, found=not marked)
         known.update(graph.named)
         return graph
 

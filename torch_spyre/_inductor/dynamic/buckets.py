@@ -1,9 +1,9 @@
 """For which sizes programs are made, when sizes are open.
 
 A few, each several times the one before, so that their number grows with the logarithm of the
-largest size: 128, 512, 2048, ... for a size that lies along sticks somewhere, 8, 32, 128, ... for
-others, such as a batch. `torch._dynamo.mark_dynamic(x, 1, max=300)` says that no more than 300 are
-needed: 128 and 300.
+largest size: 128, 512, 2048, ... for a size that lies along sticks somewhere (from 512 on if nobody
+marked it), 8, 32, 128, ... for others, such as a batch. `torch._dynamo.mark_dynamic(x, 1, max=300)`
+says that no more than 300 are needed: 128 and 300.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import torch
 _GROWTH = 4
 _SMALLEST = 8
 _SMALLEST_IN_STICKS = 128
+_SMALLEST_FOUND = 512
+"""Of a size that nobody marked: there is a program for the first size already, and maybe one for 1.
+The next one covers the usual lengths of sequences, so that there are three of them."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,10 @@ class Ladder:
         return step if self.limit is None or step < self.limit else max(self.limit, size)
 
 
-def ladders(graph: torch.fx.Graph, symbols: set[sympy.Symbol]) -> dict[sympy.Symbol, Ladder]:
-    """The ladder of each open size of a graph."""
+def ladders(
+    graph: torch.fx.Graph, symbols: set[sympy.Symbol], found: bool = False
+) -> dict[sympy.Symbol, Ladder]:
+    """The ladder of each open size of a graph; `found` if nobody marked them."""
     in_sticks: set[sympy.Symbol] = set()
     limits: dict[sympy.Symbol, int | None] = dict.fromkeys(symbols)
     for node in graph.nodes:
@@ -45,9 +50,8 @@ def ladders(graph: torch.fx.Graph, symbols: set[sympy.Symbol]) -> dict[sympy.Sym
                 limits[symbol] = _limit(ranges[symbol].upper)
         if isinstance(value, torch.Tensor) and value.dim() > 1 and node.op != "placeholder":
             in_sticks |= sympy.sympify(_last(value)).free_symbols
-    return {
-        s: Ladder(_SMALLEST_IN_STICKS if s in in_sticks else _SMALLEST, limits[s]) for s in symbols
-    }
+    first = _SMALLEST_FOUND if found else _SMALLEST_IN_STICKS
+    return {s: Ladder(first if s in in_sticks else _SMALLEST, limits[s]) for s in symbols}
 
 
 def _last(value: torch.Tensor) -> sympy.Expr:

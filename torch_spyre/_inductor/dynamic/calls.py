@@ -63,6 +63,7 @@ class DynamicGraph(OutputCode):
         compile_fixed: Callable[[FixedGraph], Any],
         known: dict[str, Dims],
         patient: bool,
+        found: bool,
     ) -> None:
         self.module = module
         self._compile_fixed = compile_fixed
@@ -73,7 +74,7 @@ class DynamicGraph(OutputCode):
         self.outputs: Sequence[Any] = output.args[0]
         self.symbols, self._bindings = _bindings(self.inputs)
         self._shapes, self._values = symbols_of(module)
-        self._ladders = ladders(module.graph, set(self.symbols))
+        self._ladders = ladders(module.graph, set(self.symbols), found)
         self._first: dict[sympy.Symbol, int] = {}
         self._changed: set[sympy.Symbol] = set()
         self._programs: OrderedDict[Any, _Program] = OrderedDict()

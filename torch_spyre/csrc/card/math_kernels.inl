@@ -259,8 +259,10 @@ SPYRE_SIMD_INLINE F32x8 cos(const F32x8& x) {
 
 // The exponents that programs have most are products and roots, as in PyTorch.
 SPYRE_SIMD_INLINE F32x8 pow(const F32x8& x, const F32x8& y) {
-  const I32x8 square = y == 2.0f, cube = y == 3.0f, root = y == 0.5f;
-  F32x8 result = select(square, x * x, select(cube, x * x * x, sqrt(x)));
+  const I32x8 square = y == 2.0f, cube = y == 3.0f;
+  // pow(-inf, 0.5) is inf and pow(-0, 0.5) is 0: roots are neither.
+  const I32x8 root = (y == 0.5f) & (x >= 0.0f);
+  F32x8 result = select(square, x * x, select(cube, x * x * x, sqrt(x) + 0.0f));
   const I32x8 other = ~(square | cube | root);
   if (__builtin_expect(any(other), 0)) {
     for (int i = 0; i < 8; ++i) {
