@@ -102,7 +102,7 @@ def test_casts_of_shapes_that_fill_no_stick() -> None:
     }
     inputs = (torch.round(numbers(*n) * 4) / 4 for n in ((68,), (4, 68), (4, 16)))
     report = together(programs, *inputs)
-    assert host_steps(report) == ["prims.convert_element_type.default"]
+    assert not host_steps(report)  # all of them begin with float16, which ends at 65504
 
 
 def test_tensors_of_several_types_come_together() -> None:

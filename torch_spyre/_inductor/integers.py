@@ -55,6 +55,9 @@ class Range:
 WORD = Range(-(1 << 31), (1 << 31) - 1)
 ANYTHING = Range(-math.inf, math.inf)
 TRUTH = Range(0, 1)
+# What is finite in PyTorch's float16. The card's numbers go further; as integers those have no
+# value in PyTorch, where they are infinite.
+HALF = Range(-65504, 65504)
 # The classes of csrc/integers.h.
 _CLASSES = {1: TRUTH, 24: Range(1 - (1 << 24), (1 << 24) - 1), 32: WORD, 64: ANYTHING}
 CARRIED = 64
@@ -81,6 +84,8 @@ def range_of(name: str, dtype: torch.dtype) -> Range:
     if found is not None:
         note(name, found)
         return found
+    if dtype is torch.float16:
+        return HALF
     limits = None if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
     return ANYTHING if limits is None else Range(limits.min, limits.max)
 
@@ -174,6 +179,8 @@ class _Evaluation:
             raise _too_large(f"'{value.opfunc}'")
         if value.dtype is torch.int32:
             return found if found.fits else WORD  # it wraps around
+        if value.dtype is torch.float16:
+            found = _min(_max(found, Range(HALF.low, HALF.low)), Range(HALF.high, HALF.high))
         return _widened(found) if value.dtype.is_floating_point else found
 
 

@@ -1,8 +1,8 @@
 """For which sizes programs are made, when sizes are open.
 
 A few, each several times the one before, so that their number grows with the logarithm of the
-largest size: 128, 512, 2048, ... for a size that lies along sticks somewhere (from 512 on if nobody
-marked it), 8, 32, 128, ... for others, such as a batch. `torch._dynamo.mark_dynamic(x, 1, max=300)`
+largest size: 128, 512, 2048, ... for a size that lies along sticks somewhere (from 512 on if it is
+the only one and nobody marked it), 8, 32, 128, ... for others, such as a batch. `torch._dynamo.mark_dynamic(x, 1, max=300)`
 says that no more than 300 are needed: 128 and 300.
 """
 
@@ -50,7 +50,9 @@ def ladders(
                 limits[symbol] = _limit(ranges[symbol].upper)
         if isinstance(value, torch.Tensor) and value.dim() > 1 and node.op != "placeholder":
             in_sticks |= sympy.sympify(_last(value)).free_symbols
-    first = _SMALLEST_FOUND if found else _SMALLEST_IN_STICKS
+    # Two such sizes multiply: 512 rows of 512 would be more than anybody has asked for.
+    alone = len(in_sticks & symbols) == 1
+    first = _SMALLEST_FOUND if found and alone else _SMALLEST_IN_STICKS
     return {s: Ladder(first if s in in_sticks else _SMALLEST, limits[s]) for s in symbols}
 
 
