@@ -1,7 +1,8 @@
 """Addresses of intermediates in device memory: those that do not live at the same time share.
 
 In: for each buffer its bytes and the numbers of the first and the last operation that uses it. Out:
-addresses, first fit over lifetimes, and how many bytes all of it takes.
+addresses and how many bytes all of it takes: first fit in the order of time, and where that takes
+more than what lives at one time, the search that lays out scratchpads.
 
 Example: `place({x: Life(0, 1, 4096), y: Life(20, 21, 4096)})` puts both at address 0.
 """
@@ -9,11 +10,14 @@ Example: `place({x: Life(0, 1, 4096), y: Life(20, 21, 4096)})` puts both at addr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.graph import Buffer
+from torch_spyre._inductor.scratchpad.buffers import LifetimeBoundBuffer
+from torch_spyre._inductor.scratchpad.searching import search
 from torch_spyre._inductor.specs import buffers_of
 from torch_spyre._inductor.tiling import Homes, Loop, Node, items_of, stick_bytes
 from torch_spyre.constants import BYTES_IN_STICK
@@ -21,6 +25,8 @@ from torch_spyre.constants import BYTES_IN_STICK
 # Operations between the last use of a place and its next one. A place that is taken at once would
 # keep the back-end from chaining the operations around it.
 _REUSE_AFTER = 8
+# Of more buffers first fit has the last word: the search would take seconds.
+_SEARCHED = 200
 
 
 class Life(NamedTuple):
@@ -36,6 +42,21 @@ class Pool(NamedTuple):
 
 def place(lives: Mapping[Buffer, Life]) -> Pool:
     """An address for each buffer."""
+    found = _in_order(lives)
+    if not config.memory_plan or len(lives) > _SEARCHED:
+        return found
+    least = _least(lives)
+    # Nothing is below `least`. The search of scratchpads tries with less room than was found.
+    for limit in (least, (least + found.bytes) // 2):
+        if limit < found.bytes:
+            better = _within(lives, limit)
+            if better is not None:
+                return better
+    return found
+
+
+def _in_order(lives: Mapping[Buffer, Life]) -> Pool:
+    """First fit, in the order of time."""
     addresses: dict[Buffer, int] = {}
     live: list[tuple[int, int, Buffer]] = []
     total = 0
@@ -51,6 +72,28 @@ def place(lives: Mapping[Buffer, Life]) -> Pool:
         live.append((at, at + size, buffer))
         total = max(total, at + size)
     return Pool(addresses, total)
+
+
+def _least(lives: Mapping[Buffer, Life]) -> int:
+    """The most bytes that live at one time."""
+    changes = [(life.first, life.bytes) for life in lives.values()]
+    changes += [(life.last + _REUSE_AFTER + 1, -life.bytes) for life in lives.values()]
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
+
+
+def _within(lives: Mapping[Buffer, Life], limit: int) -> Pool | None:
+    """A layout of all buffers in that many bytes, if the search finds one."""
+    wanted = [
+        LifetimeBoundBuffer(str(i), life.bytes, (life.first, life.last + _REUSE_AFTER))
+        for i, life in enumerate(lives.values())
+    ]
+    placed = search(wanted, limit, BYTES_IN_STICK, evict=False, move=False, prove=False)
+    addresses = {
+        buffer: p.address for buffer, p in zip(lives, placed, strict=True) if p.address is not None
+    }
+    if len(addresses) < len(lives):
+        return None
+    return Pool(addresses, max(at + lives[buffer].bytes for buffer, at in addresses.items()))
 
 
 def lives_of(

@@ -74,8 +74,10 @@ at::Tensor empty_like(const at::Tensor& self, std::optional<at::ScalarType> dtyp
       format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve &&
       dtype.value_or(self.scalar_type()) == self.scalar_type();
   const bool here = !device || device->type() == self.device().type();
-  if (preserves && here && layout.value_or(c10::kStrided) == c10::kStrided) {
-    const auto tiling = spyre_storage(self)->tiling;
+  // None for a fake tensor, whose storage is on the meta device.
+  const auto* storage = dynamic_cast<SpyreStorageImpl*>(self.storage().unsafeGetStorageImpl());
+  if (storage != nullptr && preserves && here && layout.value_or(c10::kStrided) == c10::kStrided) {
+    const auto tiling = storage->tiling;
     if (has_layout_of_its_own(self, tiling)) {
       check_options(layout, pin_memory);
       return new_tensor(self.sizes(), self.strides(), self.scalar_type(),
