@@ -483,3 +483,20 @@ def test_more_dimensions_than_there_are_labels_are_refused():
     out = arg([2] * 8 + [64], symbols, is_input=False)
     with pytest.raises(Misaligned, match="more than 8 dimensions"):
         align(OpSpec("neg", False, dict.fromkeys(symbols, (2, 1)), [x, out]))
+
+
+@pytest.mark.parametrize("length", [33, 64, 96, 97, 128])
+def test_parts_of_what_was_cast_to_float32_are_its_elements_in_order(length: int) -> None:
+    """A cast spreads the elements of a 16-bit stick over a pair of sticks: half of them are not in
+    one of the two."""
+
+    def parts(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x.float() * 2
+        pieces = [y[:32], y[32:], y[: length - 1], y[1:], y[32] + y[:3], y[::32] + 1]
+        return [*(p.half() for p in pieces), torch.cat([y[:32] + 1, y[32:]]).half(), x.cumsum(0)]
+
+    torch._dynamo.reset()
+    x = torch.arange(length).half() % 7
+    results = torch.compile(parts)(x.to("spyre"))
+    for result, expected in zip(results, parts(x), strict=True):
+        assert torch.equal(result.cpu(), expected)

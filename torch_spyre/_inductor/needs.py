@@ -51,7 +51,26 @@ def points(symbols: Iterable[sympy.Symbol], ranges: dict[sympy.Symbol, int]) -> 
 def walk_of(access: Access, op: Operation, layouts: Assignment) -> Walk | None:
     layout = layouts.get(access.buffer) or access.buffer.layout
     assert layout is not None, access
-    return walk(access.index, op.ranges, layout)
+    found = walk(access.index, op.ranges, layout)
+    if found is not None and layout.element_arrangement == WIDENED:
+        return found if _takes_pairs(access.index, found, layout) else None
+    return found
+
+
+def _takes_pairs(index: sympy.Expr, found: Walk, layout: SpyreTensorLayout) -> bool:
+    """Whether an access has both sticks of each pair that a cast has made of one: the elements of a
+    16-bit stick lie in both, so that neither has a part of them that somebody would ask for."""
+    eps = layout.elems_per_stick()
+    if found.stick is not None:
+        begin, left = found.end - found.size, found.size % (2 * eps)
+        return found.end >= 0 and begin % (2 * eps) == 0 and (left == 0 or left > eps)
+    # Single elements: the first one of a pair is where it would be in any order.
+    step = eps * layout.stride_map[-1]
+    expression = sympy.expand(index)
+    factors = [expression.coeff(v) for v in expression.free_symbols]
+    return expression.subs(dict.fromkeys(expression.free_symbols, 0)) == 0 and all(
+        f.is_Integer and (f % step != 0 or f % (2 * step) == 0) for f in factors
+    )
 
 
 def table_of(op: Operation) -> Access:
