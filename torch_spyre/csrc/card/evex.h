@@ -26,7 +26,7 @@ constexpr Encoding kAddD{1, 1, 0, 0xfe}, kSubD{1, 1, 0, 0xfa}, kAndD{1, 1, 0, 0x
     kMaxSD{1, 2, 0, 0x3d};
 constexpr Encoding kShiftD{1, 1, 0, 0x72};  // the kind of shift is in the place of a register
 constexpr Encoding kTernaryLogicD{1, 3, 0, 0x25};
-constexpr Encoding kComparePs{0, 1, 0, 0xc2}, kCompareD{1, 3, 0, 0x1f};
+constexpr Encoding kComparePs{0, 1, 0, 0xc2}, kCompareD{1, 3, 0, 0x1f}, kTestD{1, 2, 0, 0x27};
 constexpr Encoding kBlendPs{1, 2, 0, 0x65}, kMoveD{1, 1, 0, 0x6f}, kMaskToLanes{2, 2, 0, 0x38};
 constexpr Encoding kLoadPs{0, 1, 0, 0x10}, kStorePs{0, 1, 0, 0x11}, kBroadcast{1, 2, 0, 0x18},
     kLoadCodes{1, 2, 0, 0x23};  // 16 words to 16 lanes, with their sign

@@ -178,13 +178,31 @@ F32x8 scaled_of(const I32x8& codes) {
 
 F32x8 decode_ordinary(const I32x8& codes) { return scaled_of(codes) * splat(kUp); }
 
+constexpr int32_t kFloatMagnitude = 0x7fffffff, kFloatInfinity = 0x7f800000;
+
+I32x8 with_sign(const I32x8& sign, const I32x8& magnitude) {
+  return I32x8(
+      record(VectorOp::TAKE_BITS, sign.value, magnitude.value, recorded->constant(0x80000000)),
+      true);
+}
+I32x8 combined(VectorOp op, const I32x8& mask, const I32x8& a, const I32x8& b) {
+  return I32x8(record(op, mask.value, a.value, b.value), true);
+}
+
+// Codes of infinity and NaN end in 14 ones and the bit that tells them apart: shifted by 22 they
+// are exponent and first fraction bit of what float32 has for them.
 F32x8 decode_any(const I32x8& codes) {
-  const I32x8 magnitude = codes & int32_t{Dlfloat16::kMagnitude};
-  const I32x8 number = ((magnitude << Dlfloat16::kShift) + Dlfloat16::kRebias) & (magnitude != 0);
-  const I32x8 special =
-      select(magnitude == int32_t{Dlfloat16::kNan}, I32x8(0x7fc00000), I32x8(0x7f800000));
-  const I32x8 value = select(magnitude >= int32_t{Dlfloat16::kInfinity}, special, number);
-  return bits<F32x8>(value | (codes & INT32_MIN));
+  static_assert(Dlfloat16::kInfinity == 0x7ffe && Dlfloat16::kNan == 0x7fff);
+  const I32x8 shifted = codes << Dlfloat16::kShift;
+  const I32x8 not_zero(
+      record(VectorOp::TEST, shifted.value,
+             recorded->constant(uint32_t{Dlfloat16::kMagnitude} << Dlfloat16::kShift)),
+      true);
+  const I32x8 number = combined(VectorOp::ADD_WHERE, not_zero,
+                                shifted & static_cast<int32_t>(0x9fffc000), Dlfloat16::kRebias);
+  const I32x8 special = with_sign(codes, codes << 22);
+  return bits<F32x8>(select(
+      (codes & int32_t{Dlfloat16::kInfinity}) == int32_t{Dlfloat16::kInfinity}, special, number));
 }
 
 F32x8 round_ordinary(const F32x8& value) {
@@ -207,14 +225,36 @@ I32x8 encode_ordinary(const F32x8& value, bool coarse) {
   return encode_scaled(value * splat(kDown), coarse);
 }
 
+// As in dlfloat16.h.
 I32x8 encode_any(const F32x8& value) {
-  const I32x8 rounded = bits<I32x8>(round_dlf16(value));
-  const I32x8 magnitude = rounded & 0x7fffffff;
-  const I32x8 number = max((magnitude - Dlfloat16::kRebias) >> Dlfloat16::kShift, I32x8(0));
-  const I32x8 special = select(magnitude > 0x7f800000, I32x8(int32_t{Dlfloat16::kNan}),
-                               I32x8(int32_t{Dlfloat16::kInfinity}));
-  const I32x8 code = select(magnitude >= 0x7f800000, special, number);
-  return (code << 16) | (rounded & INT32_MIN);
+  const I32x8 magnitude = bits<I32x8>(value) & kFloatMagnitude;
+  const I32x8 rounded =
+      (magnitude + (Dlfloat16::kHalfUlp - Dlfloat16::kRebias)) >> Dlfloat16::kShift;
+  const I32x8 number = combined(VectorOp::KEEP_MAXIMUM, magnitude >= Dlfloat16::kHalfTiny,
+                                min(rounded, I32x8(int32_t{Dlfloat16::kInfinity})), I32x8(1));
+  const I32x8 code = select(value != value, I32x8(int32_t{Dlfloat16::kNan}), number);
+  return with_sign(bits<I32x8>(value), code << 16);
+}
+
+// Of a result of float32 arithmetic, where NaN are quiet.
+F32x8 round_computed(const F32x8& value) {
+  const I32x8 magnitude = bits<I32x8>(value) & kFloatMagnitude;
+  I32x8 rounded =
+      (min(magnitude, I32x8(kFloatInfinity | 0x00400000)) + Dlfloat16::kHalfUlp) & ~kFraction;
+  rounded =
+      combined(VectorOp::KEEP_MAXIMUM, magnitude >= Dlfloat16::kHalfTiny, rounded, I32x8(kTiny));
+  rounded = combined(VectorOp::MAXIMUM_WHERE, magnitude >= kLarge - Dlfloat16::kHalfUlp, rounded,
+                     I32x8(kFloatInfinity));
+  return bits<F32x8>(with_sign(bits<I32x8>(value), rounded));
+}
+
+bool is_computed(const F32x8& value) {
+  const VectorOp op = recorded->values()[value.value].op;
+  return op >= VectorOp::ADD && op <= VectorOp::SQRT;
+}
+
+F32x8 round_any(const F32x8& value) {
+  return is_computed(value) ? round_computed(value) : round_dlf16(value);
 }
 
 }  // namespace
@@ -265,8 +305,7 @@ int record_decode(VectorCode& code, int codes, bool ordinary) {
 int record_round(VectorCode& code, int value, bool ordinary) {
   const RecordingScope scope(code);
   const auto lanes = simd_recorded::lanes(value);
-  return (ordinary ? simd_recorded::round_ordinary(lanes) : simd_recorded::round_dlf16(lanes))
-      .value;
+  return (ordinary ? simd_recorded::round_ordinary(lanes) : simd_recorded::round_any(lanes)).value;
 }
 
 int record_encode(VectorCode& code, int value, bool ordinary, bool coarse) {

@@ -15,6 +15,7 @@ bool is_mask(VectorOp op) {
     case VectorOp::COMPARE:
     case VectorOp::INT_COMPARE:
     case VectorOp::UINT_COMPARE:
+    case VectorOp::TEST:
     case VectorOp::MASK_AND:
     case VectorOp::MASK_OR:
     case VectorOp::MASK_NOT:

@@ -67,12 +67,17 @@ enum class VectorOp : uint8_t {
   COMPARE,       // float32; imm is a Comparison
   INT_COMPARE,   // imm is a Comparison
   UINT_COMPARE,  // imm is a Comparison
+  TEST,          // whether a and b have a bit in common
   MASK_AND,
   MASK_OR,
   MASK_NOT,
   MASK_LANES,  // all ones where the mask is set
   SELECT,      // where mask a is set b, elsewhere c
   KEEP,        // where mask a is set b, elsewhere zero
+  // integers where mask a is set
+  ADD_WHERE,      // b + c, elsewhere b
+  MAXIMUM_WHERE,  // the larger one of b and c, elsewhere b
+  KEEP_MAXIMUM,   // the larger one of b and c, elsewhere zero
 };
 
 // As processors number them; all but NOT_EQUAL are false for NaN.

@@ -403,6 +403,37 @@ class Compiler {
     value.broadcast = false;
     as_.vector(from_memory ? kBroadcast : kMoveD, take_result(at), 0, value, mask, true);
   }
+  // Where the mask is set, of b and c; elsewhere b, whose register is the result's.
+  void combine_where(int at, const Encoding& encoding) {
+    const VectorValue& v = values()[at];
+    const bool reuses = dies(v.b, at) && v.b != v.c;
+    int to;
+    if (reuses) {
+      to = where_.at(v.b);
+    } else {
+      to = registers_.take();
+      move_into(to, v.b);
+    }
+    as_.vector(encoding, to, to, operand(v.c), where_.at(v.a));
+    free_inputs(at, reuses ? v.b : -1);
+    place(at, to);
+  }
+  void keep_maximum(int at) {
+    const VectorValue& v = values()[at];
+    const int mask = where_.at(v.a), first = in_register(v.b);
+    const VectorOperand second = operand(v.c);
+    free_inputs(at);
+    as_.vector(kMaxSD, take_result(at), first, second, mask, true);
+  }
+  void test(int at) {
+    const VectorValue& v = values()[at];
+    const int first = in_register(v.a);
+    const VectorOperand second = operand(v.b);
+    free_inputs(at);
+    const int mask = masks_.take();
+    as_.vector(kTestD, mask, first, second);
+    place(at, mask);
+  }
   void store_codes(int at) {
     const VectorValue& v = values()[at];
     const bool reuses = dies(v.a, at) && v.a != v.b;
@@ -577,6 +608,14 @@ class Compiler {
         return select(at);
       case VectorOp::KEEP:
         return keep(at);
+      case VectorOp::TEST:
+        return test(at);
+      case VectorOp::ADD_WHERE:
+        return combine_where(at, kAddD);
+      case VectorOp::MAXIMUM_WHERE:
+        return combine_where(at, kMaxSD);
+      case VectorOp::KEEP_MAXIMUM:
+        return keep_maximum(at);
     }
   }
 
