@@ -367,8 +367,16 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
                       {SPREAD, 2, 0},
                       {SUB, 0, 1, 2},
                       {STORE, 3, 0}}}};
-  for (const TileSpec& spec : {softmax, swiglu, scaled}) {
-    for (int kind = 0; kind < 3; kind++) {
+  // x * w * w, where w is one value for all, and one for each row: the code may rely on the former
+  // only.
+  TileSpec by_constant = swiglu;
+  by_constant.operands[1] = {.form = OperandForm::SPLAT, .strides = {0, 0}, .argument = 1};
+  by_constant.body = {{LOAD, 0, 0},          {LOAD, 1, 1},   {MUL, 0, 0, 1},
+                      {ROUND, 0, 0, kCodes}, {MUL, 0, 0, 1}, {STORE, 2, 0}};
+  TileSpec by_row = by_constant;
+  by_row.operands[1].strides = {128, 0};
+  for (const TileSpec& spec : {softmax, swiglu, scaled, by_constant, by_row}) {
+    for (int kind = 0; kind < 4; kind++) {
       std::mt19937 random(kind);
       std::normal_distribution<float> normal;
       Rig rig;
@@ -378,6 +386,7 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
           const int64_t row = i / 64 % kRows;
           float number = normal(random);
           if (kind == 2 && row % 50 > 40) number *= 0x1p-12f;
+          if (kind == 3 && argument == 1 && row > 150) number *= 0x1p-16f;
           codes[i] = encode_dlfloat16(number);
           if (kind == 1 && row > 20 && random() % 1000 == 0) {
             codes[i] = static_cast<uint16_t>(random());

@@ -248,7 +248,9 @@ bool TileCode::run_guarded(const TileView& tile, Workspace& space,
       space.operands_known |= 1u << operand;
     }
   }
-  if (depends_on_guards_ && runs_everywhere(tile.machine)) space.assured = this;
+  if (depends_on_guards_ && runs_everywhere(tile.machine) && has_fixed_splats(tile)) {
+    space.assured = this;
+  }
   note_exceptions(cold, tile, space);
   return true;
 }
@@ -387,6 +389,22 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
     group += part.run->count;
   }
   return -frame.cold;
+}
+
+// Whether operands of one value, such as the constants of a program, have it in all tiles of a
+// task.
+bool TileCode::has_fixed_splats(const TileView& tile) const {
+  const auto& bases = tile.machine.bases;
+  const size_t operands = tile.machine.step.operands.size();
+  return std::all_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
+    if (stream.source != Source::SPLAT_OPERAND) return true;
+    const auto stays = [&](const TileDim& dim) { return dim.strides[stream.number] == 0; };
+    for (size_t i = stream.number; i < bases.size(); i += operands) {
+      if (bases[i] != bases[stream.number]) return false;  // one for each core
+    }
+    return std::all_of(tile.walk.kept.begin(), tile.walk.kept.end(), stays) &&
+           std::all_of(tile.walk.reduced.begin(), tile.walk.reduced.end(), stays);
+  });
 }
 
 // One run of kept points at all points of one reduced dimension.

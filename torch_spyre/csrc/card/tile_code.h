@@ -76,6 +76,7 @@ class TileCode {
   bool has_assumptions(const Workspace& space) const;
   bool stays_ordinary(const Workspace& space, Knowledge& knowledge) const;
   bool is_regular(const TileView& tile) const;
+  bool has_fixed_splats(const TileView& tile) const;
   // Returns how often a guard led to the form for everything.
   int64_t run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
                     std::span<const TotalsAt> totals) const;
@@ -87,7 +88,7 @@ class TileCode {
   std::vector<bool> codes_;         // by operand: it is DLFloat16
   std::vector<bool> loaded_;        // by operand
   std::vector<int> guards_;         // operands whose codes the guarded form looks at
-  bool depends_on_guards_ = false;  // on nothing else
+  bool depends_on_guards_ = false;  // on nothing else, but for splats
   std::vector<bool> divides_;  // by instruction: it multiplies with a reciprocal in ordinary forms
   std::unique_ptr<CompiledVectors> ordinary_, guarded_, checked_, any_;
 };

@@ -519,6 +519,7 @@ std::shared_ptr<const TileCode> TileCode::translate(
     code->depends_on_guards_ =
         code->lasting_.empty() &&
         std::all_of(code->streams_.begin(), code->streams_.end(), [&](const Stream& stream) {
+          if (stream.source == Source::SPLAT_OPERAND) return true;
           return stream.source == Source::OPERAND &&
                  (!code->loaded_[stream.number] ||
                   std::find(code->guards_.begin(), code->guards_.end(), stream.number) !=
