@@ -96,7 +96,12 @@ def _divisions(
 
 def modelled_us(plan: Residency) -> float:
     """Of all operations of a plan, one after the other."""
-    return sum(
-        pricing.modelled_us(spec, tuple([buffer in plan.lx for buffer in buffers_of(op)]))
-        for op, spec in zip(plan.operations, plan.specs, strict=True)
-    )
+    known: dict[tuple[int, tuple[bool, ...]], float] = {}  # layers share their specs
+    us = []
+    for op, spec in zip(plan.operations, plan.specs, strict=True):
+        in_lx = tuple([buffer in plan.lx for buffer in buffers_of(op)])
+        key = (id(spec), in_lx)
+        if key not in known:
+            known[key] = pricing.modelled_us(spec, in_lx)
+        us.append(known[key])
+    return sum(us)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.codegen.access import InvalidOpSpec, kind_of
@@ -96,9 +97,9 @@ class Group:
     derived: list[Group] = field(default_factory=list)
     """Those that are made from it."""
 
-    @property
+    @cached_property
     def times(self) -> tuple[int, ...]:
-        """Of its uses and of moves from it, which are before operations."""
+        """Of its uses and of moves from it, which are before operations; all known when asked."""
         moves = {min(use.time for use in other.uses) for other in self.derived}
         return tuple(sorted({use.time for use in self.uses} | moves))
 
@@ -127,7 +128,10 @@ def _groups(
         for number, buffer in enumerate(inputs):
             reads.setdefault(buffer, []).append(Use(time, number))
         writes.setdefault(output, []).append(Use(time, len(inputs)))
-    views = [frame_of(spec, config.k_fast_emission).views for spec in specs]
+    by_spec = {id(spec): spec for spec in specs}  # layers share theirs
+    seen = {n: frame_of(spec, config.k_fast_emission).views for n, spec in by_spec.items()}
+    views = [seen[id(spec)] for spec in specs]
+    alike: dict[_Alike, tuple[list[Use], list[Group]]] = {}
     groups: list[Group] = []
     for buffer in {**reads, **writes}:
         if buffer.is_constant or len(writes.get(buffer, ())) > 1:
@@ -135,29 +139,61 @@ def _groups(
         readers, writer = reads.get(buffer, []), next(iter(writes.get(buffer, ())), None)
         if not readers or (writer is not None and readers[0].time <= writer.time):
             continue
-        groups += _families(operations, specs, views, buffer, writer, readers, buffer in arguments)
+        uses = [*([] if writer is None else [writer]), *readers]
+        written = _written_view(operations, specs, views, writer)
+        numbers = {time: i for i, time in enumerate(dict.fromkeys(use.time for use in uses))}
+        order = tuple([numbers[use.time] for use in uses])
+        of_specs = tuple([(id(specs[use.time]), use.number) for use in uses])
+        key = (of_specs, order, writer is None, written is None, buffer in arguments)
+        if key in alike:
+            groups += _elsewhere(*alike[key], buffer, uses)
+            continue
+        families = _families(specs, views, buffer, writer, written, uses, order, key[-1])
+        alike[key] = uses, families
+        groups += families
     return groups
 
 
+_Alike = tuple[Any, ...]
+"""What the groups of a buffer depend on: the specs of its users, and in which order they come."""
+
+
+def _elsewhere(
+    uses: Sequence[Use], groups: Sequence[Group], buffer: Buffer, own: Sequence[Use]
+) -> list[Group]:
+    """The groups of a buffer that is used as another one is: that of another layer."""
+    use_of = dict(zip(uses, own))
+    found: dict[int, Group] = {}
+    for group in groups:
+        root = None if group.root is None else found[id(group.root)]
+        mine = Group(
+            buffer, group.view, [use_of[use] for use in group.uses], group.written,
+            group.in_memory, group.copy, root, group.move,
+        )  # fmt: skip
+        if root is not None:
+            root.derived.append(mine)
+        found[id(group)] = mine
+    return list(found.values())
+
+
 def _families(
-    operations: Sequence[Operation],
     specs: Sequence[OpSpec],
     views: Sequence[tuple[CoreView | None, ...]],
     buffer: Buffer,
     writer: Use | None,
-    readers: list[Use],
+    written: CoreView | None,
+    uses: list[Use],
+    order: tuple[int, ...],
     is_argument: bool,
 ) -> list[Group]:
-    """The groups of a buffer; those that moves make come behind what they are made from."""
-    uses = [*([] if writer is None else [writer]), *readers]
+    """The groups of a buffer; those that moves make come behind what they are made from. `written`
+    is the view of what is written, `order` says which uses are of the same operation."""
     seen = [views[use.time][use.number] for use in uses]
     if writer is not None:
-        seen[0] = _written_view(operations, specs, views, writer)
+        seen[0] = written
     arg = specs[uses[0].time].args[uses[0].number]
     moves = config.lx_ring_moves and config.lx_boundary_clones
     moves = moves and arg.device_dtype.name in OPFUNCS[RING_MOVE].formats
-    numbers = {time: i for i, time in enumerate(dict.fromkeys(use.time for use in uses))}
-    order = tuple([numbers[use.time] for use in uses])
     limit = budget(config.lx_reserved)
     found: list[Group] = []
     for family in arrange(tuple(seen), order, writer is not None, limit, moves):
