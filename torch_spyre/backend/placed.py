@@ -24,6 +24,7 @@ from torch_spyre.backend.steps import (
     Step,
     Tile,
     addresses,
+    changed,
     with_addresses,
 )
 from torch_spyre.device_time import Work
@@ -100,9 +101,9 @@ class Placed:
             Address(a.space, argument, tuple([at + o for o in a.offsets]), a.loop_strides)
             for a, (argument, at) in zip(addresses(self.shape.final), self.places)
         ]
-        step: Any = with_addresses(self.shape.final, tuple(there))
+        step = with_addresses(self.shape.final, tuple(there))
         name = fuse.joined_name(self.source)
-        return replace(step, name=name, source=self.source, works=self.works, time_us=self.time_us)
+        return changed(step, name=name, source=self.source, works=self.works, time_us=self.time_us)
 
 
 _Inside = tuple[tuple[int, int], ...]

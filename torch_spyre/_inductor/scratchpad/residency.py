@@ -292,25 +292,38 @@ def _with_parents(
     ends: dict[int, list[int]] = {}
     for number, group in enumerate(groups):
         ends.setdefault(group.times[-1], []).append(number)
+    alike: dict[int, frozenset[int] | None] = {}
     result = []
     for buffer, group in zip(buffers, groups):
-        parents = []
+        parents: list[str] = []
         time = group.times[0]
-        if group.written and kind_of(specs[time]) == "pointwise":
-            out = specs[time].args[-1]
-            for number in ends.get(time, ()):
+        if group.written and time in ends:
+            spec = specs[time]
+            if id(spec) not in alike:
+                alike[id(spec)] = _like_the_result(spec)
+            like = alike[id(spec)]
+            for number in ends[time]:
                 parent = groups[number]
-                same = all(
-                    (a := specs[time].args[use.number]).device_coordinates == out.device_coordinates
-                    and a.device_size == out.device_size
-                    and a.device_dtype == out.device_dtype
-                    for use in parent.uses
-                    if use.time == time
-                )
+                used = [use.number for use in parent.uses if use.time == time]
+                same = like is not None and like.issuperset(used)
                 if same and parent is not group and parent.view == group.view:
                     parents.append(buffers[number].name)
-        result.append(replace(buffer, in_place_parents=tuple(parents)))
+        result.append(replace(buffer, in_place_parents=tuple(parents)) if parents else buffer)
     return result
+
+
+def _like_the_result(spec: OpSpec) -> frozenset[int] | None:
+    """Tensors of a pointwise operation that lie as its result does; None of another one."""
+    if kind_of(spec) != "pointwise":
+        return None
+    out = spec.args[-1]
+    return frozenset(
+        number
+        for number, arg in enumerate(spec.args)
+        if arg.device_coordinates == out.device_coordinates
+        and arg.device_size == out.device_size
+        and arg.device_dtype == out.device_dtype
+    )
 
 
 # ---- 2. Operations and copies --------------------------------------------------------------------
