@@ -50,12 +50,13 @@ class Residency(NamedTuple):
 
 
 def plan(
-    operations: Sequence[Operation], specs: Sequence[OpSpec], arguments: Collection[Buffer]
+    operations: Sequence[Operation], specs: Sequence[OpSpec], usage: Sequence[Usage]
 ) -> Residency:
-    """Choose what stays, and rewrite the operations."""
-    groups = _groups(operations, specs, arguments)
+    """Choose what stays, and rewrite the operations. `usage` is that of these operations."""
+    groups = _groups(specs, usage)
     limit = budget(config.lx_reserved)
-    buffers = [group.bounds(str(number)) for number, group in enumerate(groups)]
+    copies = config.lx_boundary_clones
+    buffers = [group.bounds(str(number), copies) for number, group in enumerate(groups)]
     if config.lx_in_place:
         buffers = _with_parents(buffers, groups, operations, specs)
     planned = plan_layout(buffers, config.layout_solver, limit)
@@ -103,7 +104,8 @@ class Group:
         moves = {min(use.time for use in other.uses) for other in self.derived}
         return tuple(sorted({use.time for use in self.uses} | moves))
 
-    def bounds(self, name: str) -> LifetimeBoundBuffer:
+    def bounds(self, name: str, copies: bool) -> LifetimeBoundBuffer:
+        """For the planner; without `copies` it stays for all of its life or not at all."""
         return LifetimeBoundBuffer(
             name,
             self.view.own_bytes,
@@ -112,15 +114,28 @@ class Group:
             kept=self.in_memory,
             traffic=self.view.all_bytes,
             whole_only=self.copy is None
-            or not config.lx_boundary_clones
+            or not copies
             or self.root is not None
             or bool(self.derived),
         )
 
 
-def _groups(
-    operations: Sequence[Operation], specs: Sequence[OpSpec], arguments: Collection[Buffer]
-) -> list[Group]:
+class Usage(NamedTuple):
+    """Who uses a buffer, whatever the division is."""
+
+    buffer: Buffer
+    uses: list[Use]
+    """The writer first, if there is one."""
+    order: tuple[int, ...]
+    """The operations of the uses, numbered from 0."""
+    is_written: bool
+    may_be_written: bool
+    """Its writer may write it to scratchpads."""
+    is_argument: bool
+
+
+def usage_of(operations: Sequence[Operation], arguments: Collection[Buffer]) -> list[Usage]:
+    """Of all buffers that could stay: written at most once, and read after that."""
     reads: dict[Buffer, list[Use]] = {}
     writes: dict[Buffer, list[Use]] = {}
     for time, op in enumerate(operations):
@@ -128,28 +143,45 @@ def _groups(
         for number, buffer in enumerate(inputs):
             reads.setdefault(buffer, []).append(Use(time, number))
         writes.setdefault(output, []).append(Use(time, len(inputs)))
-    by_spec = {id(spec): spec for spec in specs}  # layers share theirs
-    seen = {n: frame_of(spec, config.k_fast_emission).views for n, spec in by_spec.items()}
-    views = [seen[id(spec)] for spec in specs]
-    alike: dict[_Alike, tuple[list[Use], list[Group]]] = {}
-    groups: list[Group] = []
+    found = []
     for buffer in {**reads, **writes}:
-        if buffer.is_constant or len(writes.get(buffer, ())) > 1:
+        writers, readers = writes.get(buffer, []), reads.get(buffer, [])
+        if buffer.is_constant or len(writers) > 1 or not readers:
             continue
-        readers, writer = reads.get(buffer, []), next(iter(writes.get(buffer, ())), None)
-        if not readers or (writer is not None and readers[0].time <= writer.time):
+        if writers and readers[0].time <= writers[0].time:
             continue
-        uses = [*([] if writer is None else [writer]), *readers]
-        written = _written_view(operations, specs, views, writer)
+        uses = [*writers, *readers]
         numbers = {time: i for i, time in enumerate(dict.fromkeys(use.time for use in uses))}
         order = tuple([numbers[use.time] for use in uses])
-        of_specs = tuple([(id(specs[use.time]), use.number) for use in uses])
-        key = (of_specs, order, writer is None, written is None, buffer in arguments)
+        may_be_written = bool(writers) and _may_be_written(operations[writers[0].time])
+        is_argument = buffer in arguments
+        found.append(Usage(buffer, uses, order, bool(writers), may_be_written, is_argument))
+    return found
+
+
+def _may_be_written(op: Operation) -> bool:
+    """Whether the result of an operation may be in scratchpads."""
+    if config.lx_residents == "reductions" and not op.reduced:
+        return False
+    if config.allow_all_ops_in_lx_planning:
+        return True
+    name = op.origin.aten.split(".")[1] if op.origin.aten.count(".") else op.opfunc
+    return not {name, op.opfunc}.isdisjoint(DOCUMENTED_OPS)
+
+
+def _groups(specs: Sequence[OpSpec], usage: Sequence[Usage]) -> list[Group]:
+    by_spec = {id(spec): spec for spec in specs}  # layers share theirs
+    views = {n: frame_of(spec, config.k_fast_emission).views for n, spec in by_spec.items()}
+    alike: dict[_Alike, tuple[list[Use], list[Group]]] = {}
+    groups: list[Group] = []
+    for mine in usage:
+        of_specs = tuple([(id(specs[time]), number) for time, number in mine.uses])
+        key = (of_specs, *mine[2:])
         if key in alike:
-            groups += _elsewhere(*alike[key], buffer, uses)
+            groups += _elsewhere(*alike[key], mine.buffer, mine.uses)
             continue
-        families = _families(specs, views, buffer, writer, written, uses, order, key[-1])
-        alike[key] = uses, families
+        families = _families(specs, mine, [views[spec][number] for spec, number in of_specs])
+        alike[key] = mine.uses, families
         groups += families
     return groups
 
@@ -176,27 +208,20 @@ def _elsewhere(
     return list(found.values())
 
 
-def _families(
-    specs: Sequence[OpSpec],
-    views: Sequence[tuple[CoreView | None, ...]],
-    buffer: Buffer,
-    writer: Use | None,
-    written: CoreView | None,
-    uses: list[Use],
-    order: tuple[int, ...],
-    is_argument: bool,
-) -> list[Group]:
-    """The groups of a buffer; those that moves make come behind what they are made from. `written`
-    is the view of what is written, `order` says which uses are of the same operation."""
-    seen = [views[use.time][use.number] for use in uses]
-    if writer is not None:
-        seen[0] = written
+def _families(specs: Sequence[OpSpec], usage: Usage, seen: list[CoreView | None]) -> list[Group]:
+    """The groups of a buffer that is `seen` so by its uses; those that moves make come behind what
+    they are made from."""
+    buffer, uses, order, is_written, may_be_written, is_argument = usage
+    if is_written and not may_be_written:
+        seen[0] = None
+    if is_written and seen[0] is not None and seen[0].holders is not None:
+        seen[0] = seen[0] if config.lx_ring_moves else None  # one core of several has the sum
     arg = specs[uses[0].time].args[uses[0].number]
     moves = config.lx_ring_moves and config.lx_boundary_clones
     moves = moves and arg.device_dtype.name in OPFUNCS[RING_MOVE].formats
     limit = budget(config.lx_reserved)
     found: list[Group] = []
-    for family in arrange(tuple(seen), order, writer is not None, limit, moves):
+    for family in arrange(tuple(seen), order, is_written, limit, moves):
         root = Group(buffer, family.root, [uses[n] for n in family.uses], family.written)
         for view, numbers_of in family.derived:
             move = ring_spec(family.root, view, arg.device_dtype)
@@ -230,28 +255,6 @@ def _agree(groups: Sequence[Group], stays: list[list[Stay]]) -> None:
         group.root = None
         if group.copy is None or len(group.times) < 2:
             mine.clear()
-
-
-def _written_view(
-    operations: Sequence[Operation],
-    specs: Sequence[OpSpec],
-    views: Sequence[tuple[CoreView | None, ...]],
-    writer: Use | None,
-) -> CoreView | None:
-    """The view of a result, if it may be written to scratchpads."""
-    if writer is None:
-        return None
-    op = operations[writer.time]
-    view = views[writer.time][writer.number]
-    if view is not None and view.holders is not None and not config.lx_ring_moves:
-        return None  # one core of several has the sum
-    if config.lx_residents == "reductions" and not op.reduced:
-        return None
-    if not config.allow_all_ops_in_lx_planning:
-        name = op.origin.aten.split(".")[1] if op.origin.aten.count(".") else op.opfunc
-        if {name, op.opfunc}.isdisjoint(DOCUMENTED_OPS):
-            return None
-    return view
 
 
 def _is_allowed(group: Group, specs: Sequence[OpSpec]) -> bool:
