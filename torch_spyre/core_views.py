@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch_spyre.constants import BYTES_IN_STICK
 
@@ -47,7 +48,7 @@ class CoreView:
     def holding_cores(self) -> Sequence[int]:
         return range(self.cores) if self.holders is None else self.holders
 
-    @property
+    @cached_property
     def own_bytes(self) -> int:
         """Bytes that a core has."""
         size = BYTES_IN_STICK
@@ -55,7 +56,7 @@ class CoreView:
             size *= share.own
         return size
 
-    @property
+    @cached_property
     def all_bytes(self) -> int:
         size = BYTES_IN_STICK
         for share in self.shares:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import sympy
@@ -12,11 +14,13 @@ from sympy import Mod, floor
 import torch_spyre
 from tests.inductor.test_work_division import MIB, add, matmul, op, reduction, rows, tensor
 from torch_spyre._inductor import config, debug
+from torch_spyre._inductor.division_search import Search
 from torch_spyre._inductor.joint_division import best_divisions, modelled_us
 from torch_spyre._inductor.pricing import Pricer, slices_of
 from torch_spyre._inductor.work_division import divide, divisions, with_slices
 from torch_spyre.backend.bundle import read_bundle
 from torch_spyre.backend.lower import lower
+from torch_spyre.core_views import Share, core_view
 
 c0, c1, c2, c3 = sympy.symbols("c0 c1 c2 c3")
 
@@ -58,10 +62,11 @@ def test_one_operation_gets_the_cheapest_of_all_divisions(spec, cores):
     (found,) = joint([spec], cores=cores)
     pricer = Pricer(spec)
     every = []
+    legal = list(divisions(spec, cores, 256 * MIB))
     sizes = [size for size, _ in spec.iteration_space.values()]
     for counts in product(*(range(1, min(size, cores) + 1) for size in sizes)):
         slices = dict(zip(spec.iteration_space, counts))
-        if slices in list(divisions(spec, cores, 256 * MIB)):
+        if slices in legal:
             every.append(pricer.price(slices).us)
     assert pricer.price(slices_of(found)).us == pytest.approx(min(every), abs=1e-6)
     documented = divide(spec, cores, 256 * MIB, matmul_model=True)
@@ -169,3 +174,35 @@ def test_both_sides_of_the_contract_price_alike_and_joint_is_never_slower(name):
     expected = function(*(a.cpu().float() for a in args)).float()
     for result in results.values():
         torch.testing.assert_close(result.float(), expected, atol=0.05, rtol=0.02)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_every_layer_uses_is_estimated_by_count_as_use_by_use(is_written):
+    """Of twelve uses only how often which view comes counts, and which comes first."""
+    whole = core_view(4, [Share(512, 512, (0, 0, 0, 0))])
+    rows = core_view(4, [Share(64, 64, (0, 0, 0, 0)), Share(8, 2, (0, 1, 2, 3))])
+    backwards = core_view(4, [Share(64, 64, (0, 0, 0, 0)), Share(8, 2, (3, 2, 1, 0))])
+    columns = core_view(4, [Share(64, 16, (0, 1, 2, 3)), Share(8, 8, (0, 0, 0, 0))])
+    views = [(view,) for view in (whole, rows, backwards, columns, None)]
+    first = SimpleNamespace(
+        cheapest=0, views=[(None, *view) for view in views], us=lambda candidate, in_lx: 1.0
+    )
+    # An operation with one tensor writes it; with two it reads the first and writes the second.
+    reader = SimpleNamespace(
+        cheapest=0, views=[(*view, None) for view in views], us=lambda candidate, in_lx: 1.0
+    )
+    options = [first if is_written else reader, *[reader] * 11]
+    buffers = [["x", "shared"] if is_written else ["shared", "r0"]]
+    buffers += [["shared", f"r{number}"] for number in range(1, 12)]
+    search = Search(options, buffers, 16 << 10, set(), set(), True)
+    (buffer,) = [b for b in search._buffers if len(b.uses) == 12]
+    assert buffer.is_written == is_written
+    rng = random.Random(0)
+    in_scratchpads = 0
+    for _ in range(300):
+        choice = [rng.choice((0, 1, 1, 2, 3, 4)) for _ in options]
+        seen = search._views_of(buffer, choice, {})
+        found = search._estimate(buffer, seen)
+        assert found == search._estimated(buffer, seen)
+        in_scratchpads += 0 < sum(found.in_lx) < 12
+    assert in_scratchpads > 30 and len(search._many) < len(search._estimates)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from torch_spyre._inductor.scratchpad.estimate import Estimate, estimate, uses_in_order
@@ -30,7 +31,11 @@ _BROKEN = 24
 """Tensors that are mended in one kernel."""
 _SPREAD = 32
 """Operations that are changed together."""
+_MANY = 8
+"""Uses of a buffer that are counted by view."""
 
+_Views = tuple[int, ...]
+"""Numbers of views, one for each use of a buffer."""
 Flags = tuple[bool, ...]
 """Which tensors of an operation are in scratchpads."""
 
@@ -65,6 +70,11 @@ class _Buffer:
     kind: int
     """Equal for buffers of which the same views have the same estimate."""
 
+    @cached_property
+    def used_once_each(self) -> bool:
+        """No operation uses it twice."""
+        return self.order == tuple(range(len(self.order)))
+
 
 class _Tensor(NamedTuple):
     """A tensor of an operation that can stay: its number, and those of its buffer and use."""
@@ -79,6 +89,8 @@ class _State:
     """A choice, and what follows from it."""
 
     choice: list[int]
+    views: list[_Views]
+    """For each buffer those of its uses."""
     estimates: list[Estimate]
     flags: list[Flags]
     us: list[float]
@@ -88,7 +100,13 @@ class _State:
 
     def copy(self) -> _State:
         return _State(
-            self.choice[:], self.estimates[:], self.flags[:], self.us[:], self.looks[:], self.total
+            self.choice[:],
+            self.views[:],
+            self.estimates[:],
+            self.flags[:],
+            self.us[:],
+            self.looks[:],
+            self.total,
         )
 
 
@@ -127,6 +145,13 @@ class Search:
         for number, buffer in enumerate(self._buffers):
             for use, (time, tensor) in enumerate(buffer.uses):
                 self._tensors[time].append(_Tensor(tensor, number, use))
+        self._uses: list[list[tuple[int, list[_Tensor]]]] = []
+        """For each operation its buffers, and the tensors that each of them is."""
+        for tensors in self._tensors:
+            by_buffer: dict[int, list[_Tensor]] = {}
+            for mine in tensors:
+                by_buffer.setdefault(mine.buffer, []).append(mine)
+            self._uses.append(list(by_buffer.items()))
         self._around: list[tuple[int, ...]] = []
         """For each operation those that share a buffer with it, and itself."""
         for time, tensors in enumerate(self._tensors):
@@ -134,6 +159,7 @@ class Search:
             self._around.append(tuple(sorted(near | {time})))
         self._shapes = self._numbered_shapes()
         self._estimates: dict[tuple[Any, ...], Estimate] = {}
+        self._many: dict[tuple[Any, ...], tuple[frozenset[int], float]] = {}
         self._answers: dict[tuple[Any, ...], int] = {}
 
     # ---- What there is ----
@@ -196,9 +222,10 @@ class Search:
 
     def state(self, choice: Sequence[int]) -> _State:
         """A choice with all that follows from it."""
-        estimates = [self._estimate(b, choice, {}) for b in self._buffers]
+        views = [self._views_of(b, choice, {}) for b in self._buffers]
+        estimates = [self._estimate(b, mine) for b, mine in zip(self._buffers, views)]
         count = len(choice)
-        state = _State(list(choice), estimates, [()] * count, [0.0] * count, [0] * count)
+        state = _State(list(choice), views, estimates, [()] * count, [0.0] * count, [0] * count)
         for time in range(count):
             flags = [False] * self._counts[time]
             for tensor in self._tensors[time]:
@@ -207,24 +234,43 @@ class Search:
         state.total = sum(state.us) + sum(e.us for e in estimates)
         return state
 
-    def _estimate(
+    def _views_of(
         self, buffer: _Buffer, choice: Sequence[int], changed: Mapping[int, int]
-    ) -> Estimate:
+    ) -> _Views:
         """Of a buffer, with other candidates for operations that are `changed`."""
         seen, get = self._seen, changed.get
-        views = tuple([seen[t][get(t, choice[t])][n] for t, n in buffer.uses])
+        return tuple([seen[t][get(t, choice[t])][n] for t, n in buffer.uses])
+
+    def _estimate(self, buffer: _Buffer, views: _Views) -> Estimate:
         key = (buffer.kind, views)
         found = self._estimates.get(key)
         if found is None:
-            found = self._estimates[key] = estimate(
-                tuple([self._view_of[view] for view in views]),
-                buffer.order,
-                buffer.is_written,
-                buffer.in_memory,
-                self._lx_bytes,
-                self._moves,
-            )
+            few = len(views) < _MANY or not buffer.used_once_each
+            make = self._estimated if few else self._estimated_by_count
+            found = self._estimates[key] = make(buffer, views)
         return found
+
+    def _estimated(self, buffer: _Buffer, views: _Views) -> Estimate:
+        return estimate(
+            tuple([self._view_of[view] for view in views]),
+            buffer.order,
+            buffer.is_written,
+            buffer.in_memory,
+            self._lx_bytes,
+            self._moves,
+        )
+
+    def _estimated_by_count(self, buffer: _Buffer, views: _Views) -> Estimate:
+        """What each layer uses: which view is the first one, which come in which order, and how
+        often each, is all that counts."""
+        counts = tuple([(view, views.count(view)) for view in dict.fromkeys(views)])
+        key = (buffer.is_written, buffer.in_memory, counts)
+        if key not in self._many:
+            found = self._estimated(buffer, views)
+            inside = frozenset(view for view, in_lx in zip(views, found.in_lx) if in_lx)
+            self._many[key] = inside, found.us
+        inside, us = self._many[key]
+        return Estimate(tuple([view in inside for view in views]), us)
 
     def _set(self, state: _State, time: int, flags: Flags) -> None:
         candidate = state.choice[time]
@@ -239,7 +285,8 @@ class Search:
         flags: dict[int, list[bool]] = {time: list(state.flags[time]) for time in changed}
         for number in touched:
             buffer = self._buffers[number]
-            old, new = state.estimates[number], self._estimate(buffer, state.choice, changed)
+            views = state.views[number] = self._views_of(buffer, state.choice, changed)
+            old, new = state.estimates[number], self._estimate(buffer, views)
             if new is old:
                 continue
             state.estimates[number] = new
@@ -313,15 +360,15 @@ class Search:
         us = 0.0
         others: dict[int, list[bool]] = {}
         flags = [False] * self._counts[time]
-        done = -1
-        for tensor in self._tensors[time]:
-            buffer = self._buffers[tensor.buffer]
-            new = self._estimate(buffer, state.choice, {time: candidate})
-            flags[tensor.number] = new.in_lx[tensor.use]
-            if tensor.buffer == done:
-                continue  # it reads it twice
-            done = tensor.buffer
-            old = state.estimates[tensor.buffer]
+        mine = self._seen[time][candidate]
+        for number, tensors in self._uses[time]:
+            buffer, old, views = self._buffers[number], state.estimates[number], state.views[number]
+            for tensor in tensors:
+                use = tensor.use
+                views = (*views[:use], mine[tensor.number], *views[use + 1 :])
+            new = old if views == state.views[number] else self._estimate(buffer, views)
+            for tensor in tensors:
+                flags[tensor.number] = new.in_lx[tensor.use]
             us += new.us - old.us
             if new.in_lx == old.in_lx:
                 continue

@@ -75,10 +75,13 @@ def best_divisions(
     and in scratchpads too where that pays; those in `never` are not. An operation that is `hinted`
     keeps the slices that it has. `moves`: scratchpads can be moved to others over the ring. Not
     `thorough`: one division, from one start; for who compares kernels."""
-    options = [
-        candidates_of(spec, cores, max_span, lx_bytes > 0, k_fast, keep, moves)
-        for spec, keep in zip(specs, hinted or [False] * len(specs), strict=True)
-    ]
+    known: dict[tuple[int, bool], Options] = {}  # layers share their specs
+    options = []
+    for spec, keep in zip(specs, hinted or [False] * len(specs), strict=True):
+        key = (id(spec), keep)
+        if key not in known:
+            known[key] = candidates_of(spec, cores, max_span, lx_bytes > 0, k_fast, keep, moves)
+        options.append(known[key])
     search = Search(options, buffers, lx_bytes, set(fixed), set(never), moves)
     documented = search.state([0] * len(specs))
     starts = [documented, search.state([option.cheapest for option in options])]
@@ -91,10 +94,17 @@ def best_divisions(
     if not thorough:
         found = found[:1]
     different = {tuple(state.choice): state.total for state in reversed(found)}
+    divided: dict[tuple[int, int, int], OpSpec] = {}
+
+    def with_candidate(spec: OpSpec, option: Options, candidate: int) -> OpSpec:
+        """One for all layers that are alike: who comes next looks at it once."""
+        key = (id(spec), id(option), candidate)
+        if key not in divided:
+            divided[key] = with_slices(spec, option.candidates[candidate].slices)
+        return divided[key]
+
     return [
-        Division(
-            [with_slices(s, o.candidates[c].slices) for s, o, c in zip(specs, options, choice)], us
-        )
+        Division([with_candidate(*one) for one in zip(specs, options, choice, strict=True)], us)
         for choice, us in reversed(different.items())
     ]
 

@@ -19,7 +19,7 @@ from torch_spyre._inductor.joint_division import Division, best_divisions
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.scratchpad import residency
 from torch_spyre._inductor.scratchpad.buffers import budget
-from torch_spyre._inductor.scratchpad.residency import Residency
+from torch_spyre._inductor.scratchpad.residency import Residency, Usage
 from torch_spyre._inductor.specs import buffers_of
 from torch_spyre._inductor.work_division import divide
 from torch_spyre.hardware import CARD
@@ -41,14 +41,15 @@ def plan_kernel(
     """The plan with the least modelled time. An operation that is `hinted` keeps its slices. Not
     `thorough`: a good plan, in less time."""
     hinted = hinted or [False] * len(specs)
+    usage = residency.usage_of(operations, arguments) if config.lx_planning else []
     if config.work_division == "documented":
-        return _with_scratchpads(operations, _documented(specs, hinted), arguments)
+        return _with_scratchpads(operations, _documented(specs, hinted), usage)
     best: Residency | None = None
     least = 0.0
     for division in _divisions(operations, specs, arguments, hinted, thorough):
         if best is not None and division.us > _HOPELESS * least:
             continue
-        plan = _with_scratchpads(operations, division.specs, arguments)
+        plan = _with_scratchpads(operations, division.specs, usage)
         us = modelled_us(plan)
         if best is None or us < least:
             best, least = plan, us
@@ -57,11 +58,11 @@ def plan_kernel(
 
 
 def _with_scratchpads(
-    operations: Sequence[Operation], specs: list[OpSpec], arguments: Collection[Buffer]
+    operations: Sequence[Operation], specs: list[OpSpec], usage: Sequence[Usage]
 ) -> Residency:
     if not config.lx_planning:
         return Residency(list(operations), specs, {})
-    return residency.plan(operations, specs, arguments)
+    return residency.plan(operations, specs, usage)
 
 
 def _documented(specs: Sequence[OpSpec], hinted: Sequence[bool]) -> list[OpSpec]:
@@ -96,7 +97,12 @@ def _divisions(
 
 def modelled_us(plan: Residency) -> float:
     """Of all operations of a plan, one after the other."""
-    return sum(
-        pricing.modelled_us(spec, tuple([buffer in plan.lx for buffer in buffers_of(op)]))
-        for op, spec in zip(plan.operations, plan.specs, strict=True)
-    )
+    known: dict[tuple[int, tuple[bool, ...]], float] = {}  # layers share their specs
+    us = []
+    for op, spec in zip(plan.operations, plan.specs, strict=True):
+        in_lx = tuple([buffer in plan.lx for buffer in buffers_of(op)])
+        key = (id(spec), in_lx)
+        if key not in known:
+            known[key] = pricing.modelled_us(spec, in_lx)
+        us.append(known[key])
+    return sum(us)

@@ -37,6 +37,7 @@ from torch_spyre._inductor.layouts import default_layout
 from torch_spyre._inductor.op_spec import LoopSpec, OpSpec
 from torch_spyre._inductor.origins import origin_of
 from torch_spyre._inductor.pool import Pool, lives_of, place
+from torch_spyre._inductor.pricing import Content
 from torch_spyre._inductor.propagate_named_dims import Named, named_dims, propagate
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter, constant_of
@@ -299,7 +300,7 @@ class _Planner:
         def planned(run: list[Item]) -> list[Item]:
             """A run with its division over cores, what stays in scratchpads, and its loops."""
             operations = [item.op for item in run]
-            specs = [_in_memory(item, homes, arguments) for item in run]
+            specs = _in_memory(run, homes, arguments)
             sources = [item.source or item.op for item in run]
             specs, hinted = self._hinted(operations, specs, sources)
             part = plan_kernel(operations, specs, homes.shared(run), hinted)
@@ -376,14 +377,26 @@ def _whole(name: str) -> str:
     return _whole(layout.view.get_name()) if isinstance(layout, ir.NonOwningLayout) else name
 
 
-def _in_memory(item: Item, homes: Homes, arguments: Collection[Buffer]) -> OpSpec:
-    """The operation as if all of it were in memory, addresses still missing."""
-    spec = with_wide_tensors(item, homes, CARD.span_bytes)
-    args = [
-        replace(arg, allocation={"hbm" if buffer in arguments else "pool": 0})
-        for arg, buffer in zip(spec.args, buffers_of(item.op), strict=True)
-    ]
-    return replace(spec, args=args)
+def _in_memory(run: Sequence[Item], homes: Homes, arguments: Collection[Buffer]) -> list[OpSpec]:
+    """Operations as if all of them were in memory, addresses still missing. Those that had one spec
+    still have one, and equal ones are one: what is found out about it holds for all layers."""
+    known: dict[tuple[int, tuple[bool, ...]], tuple[OpSpec, OpSpec]] = {}
+    equal: dict[tuple[Content, tuple[bool, ...]], OpSpec] = {}
+    specs = []
+    for item in run:
+        spec = with_wide_tensors(item, homes, CARD.span_bytes)
+        is_argument = tuple([buffer in arguments for buffer in buffers_of(item.op)])
+        key = (id(spec), is_argument)
+        if key not in known:
+            args = [
+                replace(arg, allocation={"hbm" if outside else "pool": 0})
+                for arg, outside in zip(spec.args, is_argument, strict=True)
+            ]
+            fresh = replace(spec, args=args)
+            other = equal.setdefault((Content(fresh), is_argument), fresh)
+            known[key] = spec, other if other == fresh else fresh
+        specs.append(known[key][1])
+    return specs
 
 
 def _specs(

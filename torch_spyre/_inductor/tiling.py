@@ -397,7 +397,7 @@ class Frames:
         self._homes = homes
         self._loops = len(run[0].around)
         self._known: dict[_Key, tuple[list[tuple[int, ...]], tuple[Around, ...]]] = {}
-        for item in run:
+        for item in run if self._loops else ():
             for number, buffer in enumerate(buffers_of(item.op)):
                 key = _key(buffer, item.spec.args[number])
                 used = {s for c in key[-1] for s in c.free_symbols}

@@ -17,19 +17,17 @@ steps to the same dimensions and to the same division among cores first.
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 from torch_spyre.backend.alignment import How, align, align_results
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
 from torch_spyre.backend.regions import (
-    Region,
     accesses,
     exact,
     matmul_region,
     operand_region,
-    regions,
 )
 from torch_spyre.backend.registers import (
     LOAD,
@@ -46,7 +44,6 @@ from torch_spyre.backend.steps import (
     MAX_OPERANDS,
     MAX_REGISTERS,
     NONE,
-    Address,
     Form,
     Instruction,
     Matmul,
@@ -54,8 +51,6 @@ from torch_spyre.backend.steps import (
     Phase,
     ReduceOp,
     Tile,
-    addresses,
-    with_addresses,
 )
 from torch_spyre.opfuncs import TILE_OPCODES
 
@@ -76,70 +71,9 @@ Code = list[Instruction]
 Joined = Tile | Matmul
 
 
-def join(first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> Joined | None:
-    """Both in one step, or None.
-
-    Only how operands lie to one another counts: layers that are alike are joined once."""
-    places = _Places(first, second, loop_counts)
-    joined = _join(places.leave(first), places.leave(second), loop_counts)
-    if joined is None:
-        return None
-    # On the card both remain what they are: operands that the join keeps in registers count.
-    return replace(
-        places.return_to(joined, first.source + second.source),
-        works=first.works + second.works,
-        time_us=first.time_us + second.time_us,
-    )
-
-
-class _Places:
-    """The pieces of memory that two steps use: operands that overlap lie in the same one."""
-
-    def __init__(self, first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> None:
-        used = dict(zip(addresses(first), regions(first, loop_counts)))
-        for address, region in zip(addresses(second), regions(second, loop_counts)):
-            known = used.get(address)
-            used[address] = region if known is None else known.hull(region)
-        order = {address: number for number, address in enumerate(used)}
-        pieces: list[tuple[Region, list[Address]]] = []
-        for address in sorted(used, key=lambda a: (a.space, a.argument, used[a].low)):
-            region = used[address]
-            if pieces and pieces[-1][0].overlaps(region):
-                whole, members = pieces[-1]
-                pieces[-1] = (whole.hull(region), [*members, address])
-            else:
-                pieces.append((region, [address]))
-        # Numbered as the steps come to them, wherever they lie.
-        pieces.sort(key=lambda piece: min(order[a] for a in piece[1]))
-        self._pieces = [region for region, _ in pieces]
-        self._piece_of = {a: n for n, (_, members) in enumerate(pieces) for a in members}
-
-    def leave(self, step: Joined) -> Any:
-        """The step with a number for each piece, and places in it from its first byte on."""
-        new = []
-        for address in addresses(step):
-            number = self._piece_of[address]
-            new.append(_moved(address, number, -self._pieces[number].low))
-        bare: Any = with_addresses(step, tuple(new))
-        return replace(bare, name="", source=(), works=(), time_us=0.0)
-
-    def return_to(self, step: Joined, source: tuple[str, ...]) -> Joined:
-        """A step made of those that left."""
-        new = []
-        for address in addresses(step):
-            piece = self._pieces[address.argument]
-            new.append(_moved(address, piece.argument, piece.low))
-        back: Any = with_addresses(step, tuple(new))
-        return replace(back, name=_name(source), source=source)
-
-
-def _moved(address: Address, argument: int, by: int) -> Address:
-    offsets = tuple([offset + by for offset in address.offsets])
-    return Address(address.space, argument, offsets, address.loop_strides)
-
-
 @lru_cache(maxsize=4096)
-def _join(first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> Joined | None:
+def join(first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> Joined | None:
+    """Both in one step without a name, or None. `placed` asks for steps that lie alike once."""
     if isinstance(first, Matmul):
         return _join_product(first, second, loop_counts)
     for how, a, b in align(first, second):
@@ -174,7 +108,7 @@ def _row_lanes(tile: Tile, extents: tuple[int, ...]) -> int:
 # ---- What nobody needs ---------------------------------------------------------------------------
 
 
-def drop_stores(step: Joined, operands: set[int]) -> Joined:
+def drop_stores(step: Joined, operands: Collection[int]) -> Joined:
     """Without stores to some operands, and without what nobody needs any more."""
 
     def keep(code: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
@@ -379,7 +313,7 @@ def _join_product(first: Matmul, second: Tile, loop_counts: tuple[int, ...]) -> 
         operands=joined.operands[1:],
         epilogue=joined.body,
         source=source,
-        name=_name(source),
+        name=joined_name(source),
     )
     cleaned = clean(step)
     assert isinstance(cleaned, Matmul)
@@ -436,7 +370,9 @@ class _Joiner:
                 self.phases[-1].epilogue = [self._moved(i, shift) for i in phase.epilogue]
         source = self.first.source + second.source
         base = second if second.reductions and how == How.POINTS else self.first
-        joined = replace(base, operands=tuple(self.operands), source=source, name=_name(source))
+        joined = replace(
+            base, operands=tuple(self.operands), source=source, name=joined_name(source)
+        )
         joined = joined.with_phases(
             [Phase(tuple(d.body), d.reductions, tuple(d.epilogue)) for d in self.phases]
         )
@@ -659,7 +595,7 @@ def _note_uniform(i: Instruction, tile: Tile, uniform: set[int]) -> None:
         uniform.add(i.destination)
 
 
-def _name(source: tuple[str, ...]) -> str:
+def joined_name(source: tuple[str, ...]) -> str:
     if len(source) <= _NAME_PARTS:
         return "+".join(source)
     return "+".join(

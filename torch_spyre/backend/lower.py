@@ -8,7 +8,6 @@ Example: `lower(read_bundle(directory).operations()[0])` is a Tile named "0_add"
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from torch_spyre.backend.bundle import Operation
@@ -23,7 +22,7 @@ from torch_spyre.backend.errors import BundleError
 from torch_spyre.backend.matmul import lower_matmul
 from torch_spyre.backend.ring_moves import lower_ring
 from torch_spyre.backend.sdsc import Sdsc
-from torch_spyre.backend.steps import Address, Step, addresses, with_addresses
+from torch_spyre.backend.steps import Address, Step, addresses, changed, with_addresses
 from torch_spyre.backend.tile import lower_tile
 from torch_spyre.backend.timing import with_work
 
@@ -34,10 +33,11 @@ def lower(operation: Operation) -> Step:
         step = lower_sdsc(operation.sdsc)
     except BundleError as error:
         raise BundleError(f"{operation.file}: {error}") from None
-    step = replace(bind(step, operation.addresses), name=operation.name, source=(operation.name,))
+    step = bind(step, operation.addresses)
+    step = changed(step, name=operation.name, source=(operation.name,))
     for copy in operation.copies:
         other = lower_sdsc(copy.sdsc)
-        step = replace(
+        step = changed(
             step,
             works=(*other.works, *step.works),
             time_us=other.time_us + step.time_us,
@@ -74,6 +74,6 @@ def bind(step: Step, places: tuple[Address, ...]) -> Step:
     bound = []
     for stand_in in addresses(step):
         place = places[stand_in.argument]
-        offsets = tuple(a + b for a, b in zip(place.offsets, stand_in.offsets))
-        bound.append(replace(place, offsets=offsets))
+        offsets = tuple([a + b for a, b in zip(place.offsets, stand_in.offsets)])
+        bound.append(Address(place.space, place.argument, offsets, place.loop_strides))
     return with_addresses(step, tuple(bound))

@@ -96,7 +96,7 @@ class ProgramWriter:
         if self._loops:
             raise ProgramError(f"found {self._loops} loops without an end, allowed: none")
         header = _HEADER.pack(MAGIC, VERSION, len(self._words))
-        return header + struct.pack(f"<{len(self._words)}Q", *(w & _LOW for w in self._words))
+        return header + struct.pack(f"<{len(self._words)}Q", *[w & _LOW for w in self._words])
 
 
 def _encode_work(work: Work) -> list[int]:

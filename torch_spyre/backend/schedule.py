@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch_spyre.backend.fuse import drop_stores, is_small_enough, join
 from torch_spyre.backend.orders import in_one_order
-from torch_spyre.backend.regions import Access, accesses
+from torch_spyre.backend.placed import Placed, Shapes, Span, spans
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd, Matmul, Space, Step, Tile
 
 
@@ -27,31 +26,42 @@ def schedule(items: Iterable[Item], pool: int | None = None, *, fuse: bool = Tru
         return list(items)
     program = _Program(items, pool)
     program.join_steps()
-    return [in_one_order(item) if isinstance(item, Tile) else item for item in program.items()]
+    return program.items()
 
 
-@dataclass
+@dataclass(eq=False)
 class _Node:
     """A step in its place, and what it touches."""
 
-    step: Step
+    step: Step | None
+    """None for one that was joined of others."""
+    placed: Placed | None
+    """None for those that are never joined."""
+    is_tile: bool
     loops: tuple[int, ...]
     """Numbers of the loops around it, outermost first."""
-    counts: tuple[int, ...]
-    touches: tuple[Access, ...]
+    reads: list[Span]
+    writes: list[Span]
+
+    def item(self) -> Step:
+        if self.step is None:
+            assert self.placed is not None
+            return self.placed.step()
+        return in_one_order(self.step) if isinstance(self.step, Tile) else self.step
 
     def conflicts(self, other: _Node) -> bool:
         """Their order matters."""
-        return any(
-            (a.writes or b.writes) and a.region.overlaps(b.region)
-            for a in self.touches
-            for b in other.touches
+        return (
+            _overlap(self.writes, other.writes)
+            or _overlap(self.writes, other.reads)
+            or _overlap(self.reads, other.writes)
         )
 
 
 class _Program:
     def __init__(self, items: Iterable[Item], pool: int | None) -> None:
         self._pool = pool
+        self._shapes = Shapes()
         self._entries: list[_Node | LoopBegin | LoopEnd] = []
         loops: list[int] = []
         counts: list[int] = []
@@ -65,17 +75,23 @@ class _Program:
                 counts.pop()
                 self._entries.append(item)
             else:
-                self._entries.append(_node(item, tuple(loops), tuple(counts)))
+                self._entries.append(self._node(item, tuple(loops), tuple(counts)))
         self._written = {
-            access.region.place
+            span.place
             for entry in self._entries
             if isinstance(entry, _Node)
-            for access in entry.touches
-            if access.writes
+            for span in entry.writes
         }
 
+    def _node(self, step: Step, loops: tuple[int, ...], counts: tuple[int, ...]) -> _Node:
+        if isinstance(step, (Tile, Matmul)):
+            node = _node_of(self._shapes.placed(step, counts), loops)
+            node.step = step
+            return node
+        return _Node(step, None, False, loops, *spans(step, counts))
+
     def items(self) -> list[Item]:
-        return [e.step if isinstance(e, _Node) else e for e in self._entries]
+        return [e.item() if isinstance(e, _Node) else e for e in self._entries]
 
     def join_steps(self) -> None:
         at = 0
@@ -87,106 +103,126 @@ class _Program:
     def _join_with_earlier(self, at: int) -> int | None:
         """Join the step with the nearest one that it can be joined with; where it is now."""
         node = self._entries[at]
-        if not isinstance(node, _Node) or not isinstance(node.step, Tile):
+        if not isinstance(node, _Node) or not node.is_tile:
             return None
+        assert node.placed is not None
         between: list[_Node] = []
+        move_up = True
         # What it reads and nobody has written on the way: before the last one who wrote all of it
         # there is no step to join with, because that one is in the way.
-        open_reads = [a for a in node.touches if not a.writes and a.region.place in self._written]
+        open_reads = [span for span in node.reads if span.place in self._written]
         for before in range(at - 1, -1, -1):
             earlier = self._entries[before]
             if not isinstance(earlier, _Node) or not open_reads:
                 return None  # a loop begins or ends
-            if isinstance(earlier.step, (Tile, Matmul)) and _is_linked(earlier, node):
-                move_up = not any(node.conflicts(m) for m in between)
-                move_down = move_up or not any(earlier.conflicts(m) for m in between)
-                if move_up or move_down:
-                    joined = join(earlier.step, node.step, node.counts)
-                    if joined is not None:
-                        place = before if move_up else at - 1
-                        if self._replace(before, at, place, joined):
-                            return place
+            is_linked = _overlap(earlier.writes, node.reads)
+            if (
+                is_linked
+                and earlier.placed is not None
+                and (move_up or not any(earlier.conflicts(m) for m in between))
+            ):
+                joined = self._shapes.join(earlier.placed, node.placed)
+                place = before if move_up else at - 1
+                if joined is not None and self._replace(before, at, place, joined):
+                    return place
             between.append(earlier)
-            open_reads = [
-                read
-                for read in open_reads
-                if not any(a.writes and a.region.covers(read.region) for a in earlier.touches)
-            ]
+            move_up = move_up and not (is_linked or earlier.conflicts(node))
+            open_reads = [s for s in open_reads if not _covers(earlier.writes, s, dense=True)]
+            if not move_up:
+                # It stays where it is, and who wrote what it reads would have to come here: not
+                # past others that read the same. So no search goes further than to the last layer.
+                open_reads = [s for s in open_reads if not _covers(earlier.reads, s)]
         return None
 
-    def _replace(self, first: int, second: int, place: int, joined: Tile | Matmul) -> bool:
+    def _replace(self, first: int, second: int, place: int, joined: Placed) -> bool:
         """Put a joined step at `place`, without the stores that nobody reads. False, and nothing
         is changed, when it is too large."""
-        old = list(self._entries)
-        node = old[second]
+        entries = self._entries
+        earlier, node = entries[first], entries[second]
         assert isinstance(node, _Node)
-        del self._entries[second], self._entries[first]
-        self._entries.insert(place, _node(joined, node.loops, node.counts))
+        del entries[second], entries[first]
+        entries.insert(place, _node_of(joined, node.loops))
         dead = self._dead_stores(place)
-        if dead:
-            joined = drop_stores(joined, dead)
-            if isinstance(joined, Tile) and not joined.operands:
-                del self._entries[place]  # nobody needs any of it
-                return True
-            self._entries[place] = _node(joined, node.loops, node.counts)
-        if not is_small_enough(joined):
-            self._entries = old
+        left = self._shapes.without_stores(joined, dead) if dead else joined
+        if left is None:
+            del entries[place]  # nobody needs any of it
+            return True
+        if not left.shape.is_small_enough:
+            del entries[place]
+            entries.insert(first, earlier)
+            entries.insert(second, node)
             return False
+        if left is not joined:
+            entries[place] = _node_of(left, node.loops)
         return True
 
-    def _dead_stores(self, at: int) -> set[int]:
+    def _dead_stores(self, at: int) -> frozenset[int]:
         """Operands of a step that nobody needs after the bundle, and that are never read again."""
         node = self._entries[at]
         assert isinstance(node, _Node)
-        return {
-            access.operand
-            for access in node.touches
-            if access.writes and self._is_temporary(access) and not self._is_read_later(at, access)
-        }
+        return frozenset(
+            span.operand
+            for span in node.writes
+            if self._is_temporary(span) and not self._is_read_later(at, node, span)
+        )
 
-    def _is_temporary(self, access: Access) -> bool:
-        region = access.region
-        in_pool = region.space == Space.ARGUMENT and region.argument == self._pool
-        return in_pool or region.space == Space.SHARED
+    def _is_temporary(self, span: Span) -> bool:
+        space, argument = span.place
+        return space == Space.SHARED or (space == Space.ARGUMENT and argument == self._pool)
 
-    def _is_read_later(self, at: int, store: Access) -> bool:
-        node = self._entries[at]
-        assert isinstance(node, _Node)
+    def _is_read_later(self, at: int, node: _Node, store: Span) -> bool:
         if node.loops:
             # The next iteration begins with what stands before; conservatively all of it.
             around = [
                 e for e in self._entries if isinstance(e, _Node) and e.loops[:1] == node.loops[:1]
             ]
-            if any(_reads(e, store) for e in around):
+            if any(_overlap(e.reads, [store]) for e in around):
                 return True
         # The pool gives memory away in other pieces than it got it: what is not yet overwritten.
-        left = [store.region]
-        for later in self._entries[at + 1 :]:
+        left = [(store.low, store.high)]
+        entries, place = self._entries, store.place
+        for number in range(at + 1, len(entries)):
+            later = entries[number]
             if not isinstance(later, _Node) or (node.loops and later.loops[:1] == node.loops[:1]):
                 continue
-            reads = [a.region for a in later.touches if not a.writes]
-            if any(region.overlaps(read) for region in left for read in reads):
-                return True
-            for access in later.touches:
-                if access.writes and access.region.is_dense:
-                    left = [rest for region in left for rest in region.without(access.region)]
+            for where, low, high, _, _ in later.reads:
+                if where == place and any(a < high and low < b for a, b in left):
+                    return True
+            for where, low, high, is_dense, _ in later.writes:
+                if is_dense and where == place:
+                    left = _without(left, low, high)
             if not left:
                 return False
         return False
 
 
-def _node(step: Step, loops: tuple[int, ...], counts: tuple[int, ...]) -> _Node:
-    return _Node(step, loops, counts, accesses(step, counts))
+def _node_of(placed: Placed, loops: tuple[int, ...]) -> _Node:
+    shape = placed.shape
+    is_tile = isinstance(shape.step, Tile)
+    reads, writes = placed.spans(shape.reads), placed.spans(shape.writes)
+    return _Node(None, placed, is_tile, loops, reads, writes)
 
 
-def _reads(node: _Node, store: Access) -> bool:
-    return any(not a.writes and a.region.overlaps(store.region) for a in node.touches)
+def _overlap(some: list[Span], others: list[Span]) -> bool:
+    for place, low, high, _, _ in some:
+        for where, first, end, _, _ in others:
+            if low < end and first < high and place == where:
+                return True
+    return False
 
 
-def _is_linked(earlier: _Node, later: _Node) -> bool:
-    """The later one reads something that the earlier one writes."""
-    return any(
-        a.writes and not b.writes and a.region.overlaps(b.region)
-        for a in earlier.touches
-        for b in later.touches
-    )
+def _covers(some: list[Span], span: Span, *, dense: bool = False) -> bool:
+    """One of them has all of the span; with `dense`, each byte of it."""
+    place, first, end, _, _ = span
+    for where, low, high, is_dense, _ in some:
+        if low <= first and end <= high and place == where and (is_dense or not dense):
+            return True
+    return False
+
+
+def _without(spans: list[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
+    """What is left of some stretches of bytes without one."""
+    result = []
+    for first, end in spans:
+        result += [(a, b) for a, b in ((first, min(end, low)), (max(first, high), end)) if a < b]
+    return result

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import prod
+from typing import Any
 
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
 from torch_spyre.device_time import Work
@@ -341,18 +342,27 @@ def points(extents: tuple[int, ...]) -> int:
     return prod(extents)
 
 
+def changed(made: Any, **fields: Any) -> Any:
+    """`replace` for what checks nothing when it is made, in a fifth of the time: there is one step
+    and one operand for each operation of each layer."""
+    new = object.__new__(type(made))
+    new.__dict__.update(made.__dict__)
+    new.__dict__.update(fields)
+    return new
+
+
 def with_addresses(step: Step, new: tuple[Address, ...]) -> Step:
     """The step with other addresses, in the order of `addresses`."""
     if isinstance(step, Tile):
-        operands = tuple(replace(o, address=a) for o, a in zip(step.operands, new))
-        return replace(step, operands=operands)
+        operands = tuple([changed(o, address=a) for o, a in zip(step.operands, new)])
+        return changed(step, operands=operands)
     if isinstance(step, Matmul):
-        return replace(
+        return changed(
             step,
-            x=replace(step.x, address=new[0]),
-            y=replace(step.y, address=new[1]),
-            out=replace(step.out, address=new[2]),
-            operands=tuple(replace(o, address=a) for o, a in zip(step.operands, new[3:])),
+            x=changed(step.x, address=new[0]),
+            y=changed(step.y, address=new[1]),
+            out=changed(step.out, address=new[2]),
+            operands=tuple([changed(o, address=a) for o, a in zip(step.operands, new[3:])]),
         )
     if isinstance(step, Copy):
         return replace(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch_spyre._inductor.codegen.access import InvalidOpSpec
 from torch_spyre._inductor.codegen.json_text import dump_json
 from torch_spyre._inductor.codegen.loops import Spec, unroll
-from torch_spyre._inductor.codegen.superdsc import content_key, frame_of, generate
+from torch_spyre._inductor.codegen.superdsc import Frame, content_key, frame_of, generate
 from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
 from torch_spyre._inductor.op_spec import LoopSpec, OpSpec, UnimplementedOp
 
@@ -92,6 +92,8 @@ class _Writer:
         self.files = 0
         self.shared: dict[tuple[Any, ...], tuple[str, str]] = {}
         """File and symbol ids of what was written, by content and by which addresses are equal."""
+        self.frames: dict[tuple[Any, ...], tuple[Frame, int]] = {}
+        self.contents: dict[tuple[Any, ...], int] = {}
         self.loop_bounds: list[int] = []
         self.applied = 0
         self.maps: dict[tuple[int, ...], str] = {}
@@ -160,15 +162,31 @@ class _Writer:
     def _number(self, op: OpSpec, counts: list[int]) -> tuple[dict[Address, int], tuple[Any, ...]]:
         """The addresses of an operation in the order of their symbols, and the key of its file:
         its content, what it has in LX, and which of its addresses are the same."""
-        frame = frame_of(op, self.k_fast, counts)
+        frame, number = self._frame(op, counts)
         numbers: dict[Address, int] = {}
         pattern: list[Any] = []
-        for places in frame.places(op):
+        for places in frame.different_places(op):
             if places[0].base == LX:
                 pattern.append(places[0])
             else:
                 pattern.append(tuple([numbers.setdefault(p, len(numbers)) for p in places]))
-        return numbers, (content_key(op, self.k_fast, counts), *pattern)
+        return numbers, (number, *pattern)
+
+    def _frame(self, op: OpSpec, counts: list[int]) -> tuple[Frame, int]:
+        """The frame of an operation, with a number for its content. Layers that are alike have
+        sizes and coordinates in common, as objects: found by these, which live as long as this."""
+        ids = (
+            op.op, op.is_reduction, id(op.iteration_space), id(op.op_info) if op.op_info else 0,
+            tuple(op.tiled_symbols), tuple(counts),
+            *[(id(a.device_size), id(a.device_coordinates), id(a.stride_map), "lx" in a.allocation,
+               a.is_input, a.device_dtype, a.per_tile_fixed, a.fixed_loops, a.name,
+               a.element_arrangement) for a in op.args],
+        )  # fmt: skip
+        if ids not in self.frames:
+            content = content_key(op, self.k_fast, counts)
+            number = self.contents.setdefault(content, len(self.contents))
+            self.frames[ids] = frame_of(op, self.k_fast, counts), number
+        return self.frames[ids]
 
     def _operand(self, address: Address, loops: list[int], tabs: str) -> str:
         base = self._base(Address(address.base, address.offset))

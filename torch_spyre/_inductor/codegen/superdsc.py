@@ -128,21 +128,35 @@ class Frame:
 
     def places(self, op: OpSpec) -> list[list[Address]]:
         """Where the tensors of an operation of this frame are, for each core."""
-        result = []
-        for arg, offsets, advance in zip(op.args, self.offsets, self.advances):
-            space = space_of(arg)
-            start = arg.allocation[space]
-            base = {"lx": LX, "pool": POOL}.get(space, arg.arg_index)
-            if base != LX:
-                start &= (1 << SEGMENT_BITS) - 1
-            result.append([Address(base, start + offset, advance) for offset in offsets])
-        return result
+        return _places(op, self.offsets, self.advances)
+
+    def different_places(self, op: OpSpec) -> list[list[Address]]:
+        """The same without those that a core before has, too."""
+        return _places(op, self._different, self.advances)
+
+    @cached_property
+    def _different(self) -> tuple[tuple[int, ...], ...]:
+        return tuple([tuple(dict.fromkeys(offsets)) for offsets in self.offsets])
 
     @cached_property
     def views(self) -> tuple[CoreView | None, ...]:
         """For each tensor which part each core has, or None where that is not a plain share of all
         of it: a view, a gathered or padded axis, a copy between layouts."""
         return _views(self.plan, self.slices)
+
+
+def _places(
+    op: OpSpec, offsets: Sequence[tuple[int, ...]], advances: Sequence[tuple[int, ...]]
+) -> list[list[Address]]:
+    result = []
+    for arg, mine, advance in zip(op.args, offsets, advances):
+        space = space_of(arg)
+        start = arg.allocation[space]
+        base = {"lx": LX, "pool": POOL}.get(space, arg.arg_index)
+        if base != LX:
+            start &= (1 << SEGMENT_BITS) - 1
+        result.append([Address(base, start + offset, advance) for offset in mine])
+    return result
 
 
 class Views:

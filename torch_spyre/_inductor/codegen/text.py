@@ -37,8 +37,9 @@ _known: dict[str, list[Spec]] = {}
 def dump(specs: Sequence[Spec]) -> str:
     """The list as Python text."""
     lines = ["["]
+    writer = _Writer()
     for spec in specs:
-        _dump_spec(spec, "    ", lines)
+        writer.add(spec, "    ", lines)
     lines.append("]")
     text = "\n".join(lines)
     while len(_known) >= _MOST_KNOWN:
@@ -47,41 +48,66 @@ def dump(specs: Sequence[Spec]) -> str:
     return text + "\n"
 
 
-def _dump_spec(spec: Spec, indent: str, lines: list[str]) -> None:
-    if isinstance(spec, UnimplementedOp):
-        lines.append(f"{indent}UnimplementedOp(op={spec.op!r}),")
-        return
-    inner, deeper = indent + "    ", indent + "        "
-    if isinstance(spec, LoopSpec):
-        lines += [f"{indent}LoopSpec(", f"{inner}count={spec.count},", f"{inner}body=["]
-        for part in spec.body:
-            _dump_spec(part, deeper, lines)
-    else:
-        lines += [
-            f"{indent}OpSpec(",
-            f"{inner}op={spec.op!r},",
-            f"{inner}is_reduction={spec.is_reduction},",
-            f"{inner}iteration_space={_value(spec.iteration_space)},",
-            f"{inner}args=[",
-        ]
-        lines += [f"{deeper}{_dump_arg(arg)}," for arg in spec.args]
-    lines.append(f"{inner}],")
-    if isinstance(spec, OpSpec) and spec.op_info:
-        lines.append(f"{inner}op_info={_value(spec.op_info)},")
-    if spec.tiled_symbols:
-        lines.append(f"{inner}tiled_symbols={_value(spec.tiled_symbols)},")
-    lines.append(f"{indent}),")
+class _Writer:
+    """Writes a list of specs. Those of layers that are alike have their sizes and coordinates in
+    common, as objects: what is written of one is known for the others."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+        self._args: dict[tuple[Any, ...], tuple[str, str]] = {}
+
+    def add(self, spec: Spec, indent: str, lines: list[str]) -> None:
+        if isinstance(spec, UnimplementedOp):
+            lines.append(f"{indent}UnimplementedOp(op={spec.op!r}),")
+            return
+        inner, deeper = indent + "    ", indent + "        "
+        if isinstance(spec, LoopSpec):
+            lines += [f"{indent}LoopSpec(", f"{inner}count={spec.count},", f"{inner}body=["]
+            for part in spec.body:
+                self.add(part, deeper, lines)
+        else:
+            lines += [
+                f"{indent}OpSpec(",
+                f"{inner}op={spec.op!r},",
+                f"{inner}is_reduction={spec.is_reduction},",
+                f"{inner}iteration_space={self._text(spec.iteration_space)},",
+                f"{inner}args=[",
+            ]
+            lines += [f"{deeper}{self._arg(arg)}," for arg in spec.args]
+        lines.append(f"{inner}],")
+        if isinstance(spec, OpSpec) and spec.op_info:
+            lines.append(f"{inner}op_info={self._text(spec.op_info)},")
+        if spec.tiled_symbols:
+            lines.append(f"{inner}tiled_symbols={_value(spec.tiled_symbols)},")
+        lines.append(f"{indent}),")
+
+    def _text(self, value: Any) -> str:
+        """Of a part of a spec, which lives as long as this does."""
+        if id(value) not in self._texts:
+            self._texts[id(value)] = _value(value)
+        return self._texts[id(value)]
+
+    def _arg(self, arg: TensorArg) -> str:
+        key = (
+            id(arg.device_size), id(arg.device_coordinates), id(arg.stride_map), arg.device_dtype,
+            arg.per_tile_fixed, arg.name, arg.element_arrangement, arg.fixed_loops,
+        )  # fmt: skip
+        if key not in self._args:
+            self._args[key] = _around_allocation(arg)
+        before, behind = self._args[key]
+        return (
+            f"TensorArg(is_input={arg.is_input}, arg_index={arg.arg_index}, {before}, "
+            f"allocation={_value(arg.allocation)}{behind})"
+        )
 
 
-def _dump_arg(arg: TensorArg) -> str:
-    fields = [
-        f"is_input={arg.is_input}",
-        f"arg_index={arg.arg_index}",
-        f"device_dtype={_value(arg.device_dtype)}",
-        f"device_size={_value(arg.device_size)}",
-        f"device_coordinates={_value(arg.device_coordinates)}",
-        f"allocation={_value(arg.allocation)}",
-    ]
+def _around_allocation(arg: TensorArg) -> tuple[str, str]:
+    """The fields of a tensor in front of its allocation and behind it."""
+    before = (
+        f"device_dtype={_value(arg.device_dtype)}, device_size={_value(arg.device_size)}, "
+        f"device_coordinates={_value(arg.device_coordinates)}"
+    )
+    fields = [""]
     if arg.stride_map is not None:
         fields.append(f"stride_map={_value(arg.stride_map)}")
     if arg.per_tile_fixed:
@@ -92,7 +118,7 @@ def _dump_arg(arg: TensorArg) -> str:
         fields.append(f"element_arrangement={arg.element_arrangement!r}")
     if arg.fixed_loops:
         fields.append(f"fixed_loops={arg.fixed_loops}")
-    return f"TensorArg({', '.join(fields)})"
+    return before, ", ".join(fields)
 
 
 def _value(value: Any) -> str:

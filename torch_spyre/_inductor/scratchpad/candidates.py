@@ -107,7 +107,7 @@ def _with_parents(
                 for p in ends.get(numbers.get(name, -1), ()):
                     if p.last == c.first and p.size >= c.size:
                         parents.append(p.number)
-        result.append(replace(c, parents=tuple(parents)))
+        result.append(replace(c, parents=tuple(parents)) if parents else c)
     return result
 
 

@@ -38,7 +38,6 @@ class Family(NamedTuple):
         return [*self.uses, *(use for _, uses in self.derived for use in uses)]
 
 
-@lru_cache(maxsize=1 << 14)
 def arrange(
     views: tuple[CoreView | None, ...],
     times: tuple[int, ...],
@@ -50,9 +49,12 @@ def arrange(
     a use cannot be in scratchpads. `times` are the operations of the uses. `moves`: it may be sent
     over the ring."""
     groups: dict[CoreView, list[int]] = {}
+    same: dict[int, list[int]] = {}  # who uses it in each layer has mostly one view
     for number, view in enumerate(views):
-        if view is not None and view.own_bytes <= limit:
-            groups.setdefault(view, []).append(number)
+        if id(view) not in same:
+            fits = view is not None and view.own_bytes <= limit
+            same[id(view)] = groups.setdefault(view, []) if view is not None and fits else []
+        same[id(view)].append(number)
     families = []
     while groups:
         written = is_written and any(uses[0] == 0 for uses in groups.values())
@@ -82,7 +84,6 @@ class Estimate(NamedTuple):
     """Of copies and moves."""
 
 
-@lru_cache(maxsize=1 << 14)
 def estimate(
     views: tuple[CoreView | None, ...],
     times: tuple[int, ...],

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.codegen.access import InvalidOpSpec, kind_of
@@ -49,12 +50,13 @@ class Residency(NamedTuple):
 
 
 def plan(
-    operations: Sequence[Operation], specs: Sequence[OpSpec], arguments: Collection[Buffer]
+    operations: Sequence[Operation], specs: Sequence[OpSpec], usage: Sequence[Usage]
 ) -> Residency:
-    """Choose what stays, and rewrite the operations."""
-    groups = _groups(operations, specs, arguments)
+    """Choose what stays, and rewrite the operations. `usage` is that of these operations."""
+    groups = _groups(specs, usage)
     limit = budget(config.lx_reserved)
-    buffers = [group.bounds(str(number)) for number, group in enumerate(groups)]
+    copies = config.lx_boundary_clones
+    buffers = [group.bounds(str(number), copies) for number, group in enumerate(groups)]
     if config.lx_in_place:
         buffers = _with_parents(buffers, groups, operations, specs)
     planned = plan_layout(buffers, config.layout_solver, limit)
@@ -96,13 +98,14 @@ class Group:
     derived: list[Group] = field(default_factory=list)
     """Those that are made from it."""
 
-    @property
+    @cached_property
     def times(self) -> tuple[int, ...]:
-        """Of its uses and of moves from it, which are before operations."""
+        """Of its uses and of moves from it, which are before operations; all known when asked."""
         moves = {min(use.time for use in other.uses) for other in self.derived}
         return tuple(sorted({use.time for use in self.uses} | moves))
 
-    def bounds(self, name: str) -> LifetimeBoundBuffer:
+    def bounds(self, name: str, copies: bool) -> LifetimeBoundBuffer:
+        """For the planner; without `copies` it stays for all of its life or not at all."""
         return LifetimeBoundBuffer(
             name,
             self.view.own_bytes,
@@ -111,15 +114,28 @@ class Group:
             kept=self.in_memory,
             traffic=self.view.all_bytes,
             whole_only=self.copy is None
-            or not config.lx_boundary_clones
+            or not copies
             or self.root is not None
             or bool(self.derived),
         )
 
 
-def _groups(
-    operations: Sequence[Operation], specs: Sequence[OpSpec], arguments: Collection[Buffer]
-) -> list[Group]:
+class Usage(NamedTuple):
+    """Who uses a buffer, whatever the division is."""
+
+    buffer: Buffer
+    uses: list[Use]
+    """The writer first, if there is one."""
+    order: tuple[int, ...]
+    """The operations of the uses, numbered from 0."""
+    is_written: bool
+    may_be_written: bool
+    """Its writer may write it to scratchpads."""
+    is_argument: bool
+
+
+def usage_of(operations: Sequence[Operation], arguments: Collection[Buffer]) -> list[Usage]:
+    """Of all buffers that could stay: written at most once, and read after that."""
     reads: dict[Buffer, list[Use]] = {}
     writes: dict[Buffer, list[Use]] = {}
     for time, op in enumerate(operations):
@@ -127,40 +143,85 @@ def _groups(
         for number, buffer in enumerate(inputs):
             reads.setdefault(buffer, []).append(Use(time, number))
         writes.setdefault(output, []).append(Use(time, len(inputs)))
-    views = [frame_of(spec, config.k_fast_emission).views for spec in specs]
-    groups: list[Group] = []
+    found = []
     for buffer in {**reads, **writes}:
-        if buffer.is_constant or len(writes.get(buffer, ())) > 1:
+        writers, readers = writes.get(buffer, []), reads.get(buffer, [])
+        if buffer.is_constant or len(writers) > 1 or not readers:
             continue
-        readers, writer = reads.get(buffer, []), next(iter(writes.get(buffer, ())), None)
-        if not readers or (writer is not None and readers[0].time <= writer.time):
+        if writers and readers[0].time <= writers[0].time:
             continue
-        groups += _families(operations, specs, views, buffer, writer, readers, buffer in arguments)
+        uses = [*writers, *readers]
+        numbers = {time: i for i, time in enumerate(dict.fromkeys(use.time for use in uses))}
+        order = tuple([numbers[use.time] for use in uses])
+        may_be_written = bool(writers) and _may_be_written(operations[writers[0].time])
+        is_argument = buffer in arguments
+        found.append(Usage(buffer, uses, order, bool(writers), may_be_written, is_argument))
+    return found
+
+
+def _may_be_written(op: Operation) -> bool:
+    """Whether the result of an operation may be in scratchpads."""
+    if config.lx_residents == "reductions" and not op.reduced:
+        return False
+    if config.allow_all_ops_in_lx_planning:
+        return True
+    name = op.origin.aten.split(".")[1] if op.origin.aten.count(".") else op.opfunc
+    return not {name, op.opfunc}.isdisjoint(DOCUMENTED_OPS)
+
+
+def _groups(specs: Sequence[OpSpec], usage: Sequence[Usage]) -> list[Group]:
+    by_spec = {id(spec): spec for spec in specs}  # layers share theirs
+    views = {n: frame_of(spec, config.k_fast_emission).views for n, spec in by_spec.items()}
+    alike: dict[_Alike, tuple[list[Use], list[Group]]] = {}
+    groups: list[Group] = []
+    for mine in usage:
+        of_specs = tuple([(id(specs[time]), number) for time, number in mine.uses])
+        key = (of_specs, *mine[2:])
+        if key in alike:
+            groups += _elsewhere(*alike[key], mine.buffer, mine.uses)
+            continue
+        families = _families(specs, mine, [views[spec][number] for spec, number in of_specs])
+        alike[key] = mine.uses, families
+        groups += families
     return groups
 
 
-def _families(
-    operations: Sequence[Operation],
-    specs: Sequence[OpSpec],
-    views: Sequence[tuple[CoreView | None, ...]],
-    buffer: Buffer,
-    writer: Use | None,
-    readers: list[Use],
-    is_argument: bool,
+_Alike = tuple[Any, ...]
+"""What the groups of a buffer depend on: the specs of its users, and in which order they come."""
+
+
+def _elsewhere(
+    uses: Sequence[Use], groups: Sequence[Group], buffer: Buffer, own: Sequence[Use]
 ) -> list[Group]:
-    """The groups of a buffer; those that moves make come behind what they are made from."""
-    uses = [*([] if writer is None else [writer]), *readers]
-    seen = [views[use.time][use.number] for use in uses]
-    if writer is not None:
-        seen[0] = _written_view(operations, specs, views, writer)
+    """The groups of a buffer that is used as another one is: that of another layer."""
+    use_of = dict(zip(uses, own))
+    found: dict[int, Group] = {}
+    for group in groups:
+        root = None if group.root is None else found[id(group.root)]
+        mine = Group(
+            buffer, group.view, [use_of[use] for use in group.uses], group.written,
+            group.in_memory, group.copy, root, group.move,
+        )  # fmt: skip
+        if root is not None:
+            root.derived.append(mine)
+        found[id(group)] = mine
+    return list(found.values())
+
+
+def _families(specs: Sequence[OpSpec], usage: Usage, seen: list[CoreView | None]) -> list[Group]:
+    """The groups of a buffer that is `seen` so by its uses; those that moves make come behind what
+    they are made from."""
+    buffer, uses, order, is_written, may_be_written, is_argument = usage
+    if is_written and not may_be_written:
+        seen[0] = None
+    if is_written and seen[0] is not None and seen[0].holders is not None:
+        seen[0] = seen[0] if config.lx_ring_moves else None  # one core of several has the sum
     arg = specs[uses[0].time].args[uses[0].number]
     moves = config.lx_ring_moves and config.lx_boundary_clones
     moves = moves and arg.device_dtype.name in OPFUNCS[RING_MOVE].formats
-    numbers = {time: i for i, time in enumerate(dict.fromkeys(use.time for use in uses))}
-    order = tuple([numbers[use.time] for use in uses])
     limit = budget(config.lx_reserved)
     found: list[Group] = []
-    for family in arrange(tuple(seen), order, writer is not None, limit, moves):
+    for family in arrange(tuple(seen), order, is_written, limit, moves):
         root = Group(buffer, family.root, [uses[n] for n in family.uses], family.written)
         for view, numbers_of in family.derived:
             move = ring_spec(family.root, view, arg.device_dtype)
@@ -194,28 +255,6 @@ def _agree(groups: Sequence[Group], stays: list[list[Stay]]) -> None:
         group.root = None
         if group.copy is None or len(group.times) < 2:
             mine.clear()
-
-
-def _written_view(
-    operations: Sequence[Operation],
-    specs: Sequence[OpSpec],
-    views: Sequence[tuple[CoreView | None, ...]],
-    writer: Use | None,
-) -> CoreView | None:
-    """The view of a result, if it may be written to scratchpads."""
-    if writer is None:
-        return None
-    op = operations[writer.time]
-    view = views[writer.time][writer.number]
-    if view is not None and view.holders is not None and not config.lx_ring_moves:
-        return None  # one core of several has the sum
-    if config.lx_residents == "reductions" and not op.reduced:
-        return None
-    if not config.allow_all_ops_in_lx_planning:
-        name = op.origin.aten.split(".")[1] if op.origin.aten.count(".") else op.opfunc
-        if {name, op.opfunc}.isdisjoint(DOCUMENTED_OPS):
-            return None
-    return view
 
 
 def _is_allowed(group: Group, specs: Sequence[OpSpec]) -> bool:
@@ -256,25 +295,38 @@ def _with_parents(
     ends: dict[int, list[int]] = {}
     for number, group in enumerate(groups):
         ends.setdefault(group.times[-1], []).append(number)
+    alike: dict[int, frozenset[int] | None] = {}
     result = []
     for buffer, group in zip(buffers, groups):
-        parents = []
+        parents: list[str] = []
         time = group.times[0]
-        if group.written and kind_of(specs[time]) == "pointwise":
-            out = specs[time].args[-1]
-            for number in ends.get(time, ()):
+        if group.written and time in ends:
+            spec = specs[time]
+            if id(spec) not in alike:
+                alike[id(spec)] = _like_the_result(spec)
+            like = alike[id(spec)]
+            for number in ends[time]:
                 parent = groups[number]
-                same = all(
-                    (a := specs[time].args[use.number]).device_coordinates == out.device_coordinates
-                    and a.device_size == out.device_size
-                    and a.device_dtype == out.device_dtype
-                    for use in parent.uses
-                    if use.time == time
-                )
+                used = [use.number for use in parent.uses if use.time == time]
+                same = like is not None and like.issuperset(used)
                 if same and parent is not group and parent.view == group.view:
                     parents.append(buffers[number].name)
-        result.append(replace(buffer, in_place_parents=tuple(parents)))
+        result.append(replace(buffer, in_place_parents=tuple(parents)) if parents else buffer)
     return result
+
+
+def _like_the_result(spec: OpSpec) -> frozenset[int] | None:
+    """Tensors of a pointwise operation that lie as its result does; None of another one."""
+    if kind_of(spec) != "pointwise":
+        return None
+    out = spec.args[-1]
+    return frozenset(
+        number
+        for number, arg in enumerate(spec.args)
+        if arg.device_coordinates == out.device_coordinates
+        and arg.device_size == out.device_size
+        and arg.device_dtype == out.device_dtype
+    )
 
 
 # ---- 2. Operations and copies --------------------------------------------------------------------

@@ -21,6 +21,8 @@ WORK = 400_000
 """Looks at what is already placed, in all orders together."""
 _PROVABLE = 40
 _PROOF_STEPS = 20_000
+_STRETCH = 16
+"""Times that are looked up together."""
 _PATIENCE = 4
 """Rounds of exchanges without success."""
 
@@ -88,6 +90,8 @@ class _Placing:
         self.at: dict[int, int] = {}
         self.value = 0
         self._taken: list[tuple[Candidate, int]] = []
+        self._near: dict[int, list[int]] = {}
+        """For each stretch of time the numbers of those that are taken then."""
         self._moved: list[tuple[Candidate, Stay]] = []
         self._lives: dict[tuple[int, int], list[Candidate]] = {}
         for c in order:
@@ -112,6 +116,8 @@ class _Placing:
             self._take(c, at)
 
     def _take(self, c: Candidate, at: int) -> None:
+        for stretch in range(c.first // _STRETCH, c.last // _STRETCH + 1):
+            self._near.setdefault(stretch, []).append(len(self._taken))
         self._taken.append((c, at))
         self._lives.setdefault((c.buffer, c.life), []).append(c)
         self.at[c.number] = at
@@ -123,7 +129,7 @@ class _Placing:
         first, last, number = c.first, c.last, c.number
         taken: list[tuple[int, int]] = []
         relatives: list[tuple[int, int]] = []
-        for other, at in self._taken:
+        for other, at in self._taken_about(first, last):
             if other.first <= last and first <= other.last:
                 if other.number in c.parents or number in other.parents:
                     relatives.append((at, at + other.size))
@@ -139,6 +145,13 @@ class _Placing:
             if free and others and own + c.size <= self.room.limit:
                 return own
         return self._first_gap(taken + relatives, c.size)
+
+    def _taken_about(self, first: int, last: int) -> list[tuple[Candidate, int]]:
+        """Those that are there at some of these times, and some others; as they were taken."""
+        stretches = range(first // _STRETCH, last // _STRETCH + 1)
+        near = [self._near[stretch] for stretch in stretches if stretch in self._near]
+        numbers = near[0] if len(near) == 1 else sorted(set().union(*near))
+        return [self._taken[number] for number in numbers]
 
     def _first_gap(self, taken: list[tuple[int, int]], size: int) -> int | None:
         at = 0
@@ -202,9 +215,13 @@ def _best_order(
 ) -> _Placing:
     """Whole lives first, then parts of those that found no room."""
     best: _Placing | None = None
+    most = _most(candidates)
+    lives: dict[int, list[tuple[int, ...]]] = {}
     is_whole = {}
     for c in candidates:
-        life = buffers[c.buffer].lives()[c.life]
+        if c.buffer not in lives:
+            lives[c.buffer] = buffers[c.buffer].lives()
+        life = lives[c.buffer][c.life]
         is_whole[c.number] = (c.first, c.last) == (life[0], life[-1])
     for key in _KEYS:
         order = sorted(
@@ -214,7 +231,7 @@ def _best_order(
         placing = _Placing(room, order)
         if best is None or placing.value > best.value:
             best = placing
-        if best.value == _most(candidates) or room.work < 0:
+        if best.value == most or room.work < 0:
             break
     assert best is not None
     return best
