@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import compile_fx, fx_utils, ir, pattern_matcher
+from torch._inductor import graph as inductor_graph
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 import torch_spyre
 from tests.inductor.cases import values
 from torch_spyre import compile_hooks
-from torch_spyre._inductor import decompositions, fakes
+from torch_spyre._inductor import decompositions, fakes, plain_nodes
 
 aten = torch.ops.aten
 
@@ -191,6 +192,35 @@ def test_attention_in_small_steps_is_found_as_before() -> None:
     inputs = [torch.randn(2, 2, 16, 64) for _ in range(3)]
     torch.compile(steps)(*inputs)  # of the CPU, once the patterns were changed
     assert counters["inductor"]["fuse_attention"] == 1
+
+
+# ---- Lowering -----------------------------------------------------------------------------------
+
+
+def test_plain_nodes_are_lowered_without_questions() -> None:
+    inputs = [x(2, 70, 128, seed=i) for i in range(3)]
+    on_card = [t.to("spyre") for t in inputs]
+    asked: list[Any] = []
+    stock = inductor_graph.fallback_node_due_to_unsupported_type
+
+    def ask(node: torch.fx.Node, *args: Any) -> bool:
+        asked.append(node.target)
+        return stock(node, *args)
+
+    def told() -> Any:
+        torch._dynamo.reset()
+        asked.clear()
+        with mock.patch.object(inductor_graph, "fallback_node_due_to_unsupported_type", ask):
+            return torch_spyre.explain(attention, *on_card)
+
+    ours, few = told(), list(asked)
+    with mock.patch.object(plain_nodes, "is_plain", lambda graph, node: False):
+        theirs, many = told(), list(asked)
+    assert len(few) == 1 and len(many) > 10  # what is returned, and everything
+    assert str(ours) == str(theirs)
+    assert torch.equal(ours.result.cpu(), theirs.result.cpu())
+    expected = attention(*(t.float() for t in inputs))
+    assert torch.allclose(ours.result.cpu().float(), expected, atol=0.02)
 
 
 # ---- The scheduler ------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from torch_spyre._inductor import (
     integers,
     lowering,
     native,
+    plain_nodes,
     reinplacing,
     replay,
 )
@@ -53,6 +54,7 @@ _log = get_logger("spyre.inductor.lowering")
 def apply() -> None:
     """Install all of them."""
     _realise_every_operation()
+    _ask_no_questions()
     _do_not_try_to_fuse()
     _make_loops_on_demand()
     _leave_scaled_softmax_alone()
@@ -222,6 +224,23 @@ def _number(box: ir.TensorBox) -> ir.Pointwise | None:
     return None
 
 
+# -- GraphLowering.run_node: asks of every node what is known for most -----------------------------
+# See plain_nodes.py.
+# Fails when it can go: test_plain_nodes_are_lowered_without_questions.
+
+
+def _ask_no_questions() -> None:
+    stock = GraphLowering.run_node
+
+    @functools.wraps(stock)
+    def run_node(self: GraphLowering, n: torch.fx.Node) -> object:
+        if plain_nodes.is_plain(self, n):
+            return plain_nodes.lower(self, n)
+        return stock(self, n)
+
+    GraphLowering.run_node = run_node
+
+
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
 # The scheduler asks the device last, when it has compared the loops of two nodes: a tenth of the
 # time that a graph takes, for an answer that is always no.
@@ -262,11 +281,6 @@ def _make_loops_on_demand() -> None:
 # plain types are what Inductor can compute with.
 # Fails when it can go: test_fakes_of_the_card_are_not_asked_for_their_kind.
 
-_PLAIN_TYPES = {
-    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool,
-    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
-}  # fmt: skip
-
 
 def _know_the_types_of_the_card() -> None:
     from torch._inductor import lowering as stock_lowering
@@ -276,7 +290,7 @@ def _know_the_types_of_the_card() -> None:
     @functools.wraps(stock)
     def unsupported_input_tensor(t: torch.Tensor, node: Any = None) -> bool:
         device = getattr(t, "fake_device", None)
-        if device is not None and device.type == DEVICE_NAME and t.dtype in _PLAIN_TYPES:
+        if device is not None and device.type == DEVICE_NAME and t.dtype in plain_nodes.PLAIN_TYPES:
             return False
         return stock(t, node)
 
