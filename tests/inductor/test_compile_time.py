@@ -117,6 +117,21 @@ def test_a_value_that_is_the_same_changes_nothing_behind_it() -> None:
     assert all(a is n.meta.get("val") for a, n in zip(before, gm.graph.nodes, strict=True))
 
 
+def test_views_that_become_reshapes_are_not_computed_again() -> None:
+    gm = traced(lambda a: torch.relu(a.view(-1).view(16, 32)), (8, 64))
+    updater = fakes.Updater(gm)
+    before = [n.meta.get("val") for n in gm.graph.nodes]
+    compile_fx.view_to_reshape(gm)
+    with (
+        mock.patch.object(fakes.fx_utils, "get_fake_args_kwargs") as computed,
+        V.set_fake_mode(before[0].fake_mode),
+    ):
+        assert updater.incremental_update() == 0
+    assert not computed.called
+    targets = [n.target for n in gm.graph.nodes]
+    assert aten.reshape.default in targets and aten.view.default not in targets
+
+
 def test_equal_nodes_that_are_changed_alike_are_computed_once() -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
         for _ in range(4):
@@ -179,6 +194,38 @@ def test_a_view_of_no_product_is_not_compared_with_attention() -> None:
         told = torch_spyre.explain(function, a.to("spyre"))
     assert torch.allclose(told.result.cpu(), function(a), rtol=0.01)
     assert tried[aten.view.default] < 10, tried
+
+
+def test_patterns_that_cannot_match_are_not_tried() -> None:
+    torch_spyre._inductor.register()
+    found = pattern_matcher.PatternMatcherPass()
+    call, any_value = pattern_matcher.CallFunction, pattern_matcher.KeywordArg("a")
+    tried: list[Any] = []
+    for inner in (aten.exp.default, aten.sin.default):
+        pattern = call(aten.relu.default, call(aten.neg.default, call(inner, any_value)))
+
+        @pattern_matcher.register_graph_pattern(pattern, pass_dict=found)
+        def replaced(match: Any, a: torch.fx.Node) -> None:
+            tanh = match.graph.call_function(aten.tanh.default, (a,))
+            match.output_node().replace_all_uses_with(tanh)
+            match.erase_nodes()
+
+    stock = pattern_matcher.PatternExpr.match
+
+    def match(self: Any, node: torch.fx.Node) -> Any:
+        tried.append(self)
+        return stock(self, node)
+
+    for ours in (False, True):
+        tried.clear()
+        gm = traced(lambda a: torch.relu(torch.neg(torch.sin(a))), (8, 64))
+        with (
+            mock.patch.object(compile_hooks._inside, "compile_fx", ours),
+            mock.patch.object(pattern_matcher.PatternExpr, "match", match),
+        ):
+            assert found.apply(gm) == 1
+        assert len(tried) == (1 if ours else 2)
+        assert [n.target for n in gm.graph.nodes if n.op == "call_function"] == [aten.tanh.default]
 
 
 def test_attention_in_small_steps_is_found_as_before() -> None:

@@ -24,6 +24,7 @@ from torch._inductor.pattern_matcher import (
     FailedMatch,
     KeywordArg,
     MultiOutputPattern,
+    PatternMatcherPass,
     ReplacementPatternEntry,
 )
 from torch._inductor.scheduler import Scheduler
@@ -36,6 +37,7 @@ from torch_spyre._inductor import (
     integers,
     lowering,
     native,
+    patterns,
     plain_nodes,
     reinplacing,
     replay,
@@ -61,6 +63,7 @@ def apply() -> None:
     _leave_products_alone()
     _keep_known_values()
     _look_at_the_input_first()
+    _leave_out_impossible_patterns()
     _replay_what_was_traced()
     _do_not_describe_keys()
     _know_the_types_of_the_card()
@@ -312,8 +315,8 @@ def _leave_scaled_softmax_alone() -> None:
 def _not_for_spyre(passes: list[Any], check: Callable[[Any], Any]) -> None:
     """Patterns with a given check do not apply to tensors on the card."""
     elsewhere = functools.partial(_elsewhere, check)
-    for patterns in passes:
-        for entry in (e for entries in patterns.patterns.values() for e in entries):
+    for known in passes:
+        for entry in (e for entries in known.patterns.values() for e in entries):
             if entry.extra_check is check:
                 entry.extra_check = elsewhere
 
@@ -418,6 +421,21 @@ _PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.at
 def _elsewhere(stock: Callable[[Any], Any], match: Any) -> Any:
     """The check of a pattern that is not for tensors on the card."""
     return match.output_node().meta["val"].device.type != DEVICE_NAME and stock(match)
+
+
+# -- PatternMatcherPass.apply: does not look at what a pattern needs ------------------------------
+# See patterns.py.
+# Fails when it can go: test_patterns_that_cannot_match_are_not_tried.
+
+
+def _leave_out_impossible_patterns() -> None:
+    stock = PatternMatcherPass.apply
+
+    @functools.wraps(stock)
+    def apply(self: PatternMatcherPass, gm: Any) -> int:
+        return patterns.apply(stock, self, gm) if compiles_for_spyre() else stock(self, gm)
+
+    PatternMatcherPass.apply = apply
 
 
 # -- AOTAutograd: no hook where it runs the nodes of a graph ---------------------------------------
