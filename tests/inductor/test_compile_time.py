@@ -175,6 +175,36 @@ def test_a_key_is_not_described_unless_somebody_reads_it(read: bool) -> None:
             assert len(pickler.debug_lines(details)) == (1 if read else 0)
 
 
+# ---- Dynamo -------------------------------------------------------------------------------------
+
+
+def test_source_files_are_taken_apart_for_logs_alone() -> None:
+    from torch._dynamo import funcname_cache, output_graph
+
+    a = x(8, 64).to("spyre")
+    lines = []
+
+    def handle(record: logging.LogRecord) -> bool:
+        lines.append(record.getMessage())
+        return False
+
+    log = output_graph.trace_call_log
+    log.addFilter(handle)
+    try:
+        for level in (log.level, logging.DEBUG):
+            torch._dynamo.reset()
+            funcname_cache.clearcache()
+            with mock.patch.object(log, "level", level):
+                log._cache.clear()  # of levels
+                torch.compile(lambda a: torch.relu(a), backend="eager")(a)
+            assert (__file__ in funcname_cache.cache) == bool(lines)
+    finally:
+        log.removeFilter(handle)
+        log._cache.clear()
+    (line,) = [text for text in lines if "TRACE FX call relu" in text]
+    assert "test_source_files_are_taken_apart_for_logs_alone" in line
+
+
 # ---- Patterns -----------------------------------------------------------------------------------
 
 
