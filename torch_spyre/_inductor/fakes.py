@@ -42,9 +42,7 @@ class Updater:
         """Values of nodes that were changed since the last time, and of what depends on them.
 
         Returns how many are other than before."""
-        owners: dict[int, Node] = {}
-        for node in self.gm.graph.nodes:
-            _own(owners, node)
+        owners: dict[int, Node] | None = None
         known, changed = {}, set[Node]()
         for node in self.gm.graph.nodes:
             known[node] = state = _state(node)
@@ -55,6 +53,8 @@ class Updater:
                 and changed.isdisjoint(node.all_input_nodes)
             ):
                 continue
+            if owners is None:  # until here nothing was changed
+                owners = _owners(self.gm.graph)
             if self._is_as_before(node, owners):
                 continue
             if _update(node, self.gm, owners):
@@ -141,6 +141,13 @@ def _is_plain(value: Any) -> bool:
 def _described(value: torch.Tensor) -> tuple[Any, ...]:
     where = (value.shape, value.stride(), value.storage_offset())
     return (*where, value.dtype, value.device, value.requires_grad)
+
+
+def _owners(graph: Graph) -> dict[int, Node]:
+    owners: dict[int, Node] = {}
+    for node in graph.nodes:
+        _own(owners, node)
+    return owners
 
 
 def _own(owners: dict[int, Node], node: Node) -> None:

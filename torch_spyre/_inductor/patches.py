@@ -193,22 +193,24 @@ class _Mark:
 
 
 def _storages(arguments: Any) -> Iterator[ir.StorageBox]:
-    for leaf in torch.utils._pytree.tree_leaves(
-        arguments, is_leaf=lambda x: isinstance(x, ir.TensorBox)
-    ):
-        data = leaf.data if isinstance(leaf, ir.TensorBox) else None
+    for leaf in _boxes(arguments):
+        data = leaf.data
         while isinstance(data, ir.BaseView):
             data = data.data
         if isinstance(data, ir.StorageBox):
             yield data
 
 
+def _boxes(value: Any) -> Iterator[ir.TensorBox]:
+    if isinstance(value, ir.TensorBox):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _boxes(part)
+
+
 def _realise(result: Any) -> None:
-    for leaf in torch.utils._pytree.tree_leaves(
-        result, is_leaf=lambda x: isinstance(x, ir.TensorBox)
-    ):
-        if not isinstance(leaf, ir.TensorBox):
-            continue
+    for leaf in _boxes(result):
         number = _number(leaf)
         if number is None:
             leaf.realize()

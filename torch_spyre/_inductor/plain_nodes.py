@@ -14,6 +14,7 @@ What `lower` does for a plain node is what is left of `run_node` with those answ
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,7 +60,9 @@ def is_plain(graph: GraphLowering, node: Node) -> bool:
         target = user.target
         if user.op == "output" or target in _READ_WITH_OTHER_STRIDES or target in needs_order:
             return False
-    return not _is_watched()
+    if graph not in _watched:
+        _watched[graph] = _is_watched()
+    return not _watched[graph]
 
 
 def _is_plain_value(node: Node) -> bool:
@@ -71,6 +74,9 @@ def _is_plain_value(node: Node) -> bool:
         and not value._has_symbolic_sizes_strides
         and "custom" not in node.meta  # names of streams are in there
     )
+
+
+_watched: weakref.WeakKeyDictionary[GraphLowering, bool] = weakref.WeakKeyDictionary()
 
 
 def _is_watched() -> bool:
@@ -90,12 +96,14 @@ def lower(graph: GraphLowering, node: Node) -> Any:
     ir.IRNode._current_origins = before[0] | _origins(node, args, kwargs)
     ir.IRNode._current_stream_idx = None
     graph.current_node = node
+    outer = V.get_current_node(False)
+    V.set_current_node(node)
     try:
-        with V.set_current_node(node):
-            result = graph.call_function(node.target, args, kwargs)
-            if isinstance(result, ir.TensorBox) and not _is_stored(result):
-                _consider_storing(result, len(node.users))
+        result = graph.call_function(node.target, args, kwargs)
+        if isinstance(result, ir.TensorBox) and not _is_stored(result):
+            _consider_storing(result, len(node.users))
     finally:
+        V.set_current_node(outer)
         ir.IRNode._current_origins, ir.IRNode._current_stream_idx, graph.current_node = before
     inductor_graph.assign_origin_node(result, node)
     graph.register_users_of(result)
