@@ -175,6 +175,23 @@ def test_a_key_is_not_described_unless_somebody_reads_it(read: bool) -> None:
             assert len(pickler.debug_lines(details)) == (1 if read else 0)
 
 
+def test_a_graph_is_printed_without_entering_its_nodes_anew() -> None:
+    torch_spyre._inductor.register()
+    gm = traced(lambda a: torch.relu(torch.exp(a)), (8, 64))
+    with mock.patch.object(gm.graph, "_find_nodes_lookup_table", mock.MagicMock()) as tables:
+        tables.__contains__.return_value = True
+        expected = gm.graph.python_code("self").src
+        assert tables.insert.called  # of a graph that is not ours
+        tables.reset_mock()
+        with mock.patch.object(compile_hooks._inside, "compile_fx", True):
+            assert gm.graph.python_code("self").src == expected
+        assert not tables.insert.called and not tables.remove.called
+    with mock.patch.object(compile_hooks._inside, "compile_fx", True):
+        other_function(gm.graph)
+    assert len(gm.graph.find_nodes(op="call_function", target=aten.sin.default)) == 1
+    assert not gm.graph.find_nodes(op="call_function", target=aten.exp.default)
+
+
 # ---- Dynamo -------------------------------------------------------------------------------------
 
 

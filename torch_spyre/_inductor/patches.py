@@ -66,6 +66,7 @@ def apply() -> None:
     _leave_out_impossible_patterns()
     _replay_what_was_traced()
     _do_not_describe_keys()
+    _print_nodes_where_they_are()
     _know_the_types_of_the_card()
     _compare_numbers_as_numbers()
     _read_sound_pickles()
@@ -480,6 +481,24 @@ def _do_not_describe_keys() -> None:
         return [] if compiles_for_spyre() and not is_read else stock(self, inp)
 
     codecache.FxGraphCachePickler.debug_lines = debug_lines
+
+
+# -- Node.__setattr__: enters a node anew in the tables of its graph, whatever is set --------------
+# To print a graph, for keys of caches and logs, sets how nodes are printed, twice each.
+# Fails when it can go: test_a_graph_is_printed_without_entering_its_nodes_anew.
+
+
+def _print_nodes_where_they_are() -> None:
+    stock = torch.fx.Node.__setattr__
+
+    @functools.wraps(stock)
+    def set_attribute(self: torch.fx.Node, name: str, value: Any) -> None:
+        if name == "_repr_fn" and compiles_for_spyre():
+            object.__setattr__(self, name, value)
+        else:
+            stock(self, name, value)
+
+    torch.fx.Node.__setattr__ = set_attribute  # type: ignore[method-assign]
 
 
 # -- ir.is_contiguous_strides_for_shape: sizes that are numbers are compared as symbols ------------
