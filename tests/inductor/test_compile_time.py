@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import compile_fx, fx_utils, ir, pattern_matcher
+from torch._inductor import graph as inductor_graph
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 import torch_spyre
 from tests.inductor.cases import values
 from torch_spyre import compile_hooks
-from torch_spyre._inductor import decompositions, fakes
+from torch_spyre._inductor import decompositions, fakes, plain_nodes
 
 aten = torch.ops.aten
 
@@ -116,6 +117,21 @@ def test_a_value_that_is_the_same_changes_nothing_behind_it() -> None:
     assert all(a is n.meta.get("val") for a, n in zip(before, gm.graph.nodes, strict=True))
 
 
+def test_views_that_become_reshapes_are_not_computed_again() -> None:
+    gm = traced(lambda a: torch.relu(a.view(-1).view(16, 32)), (8, 64))
+    updater = fakes.Updater(gm)
+    before = [n.meta.get("val") for n in gm.graph.nodes]
+    compile_fx.view_to_reshape(gm)
+    with (
+        mock.patch.object(fakes.fx_utils, "get_fake_args_kwargs") as computed,
+        V.set_fake_mode(before[0].fake_mode),
+    ):
+        assert updater.incremental_update() == 0
+    assert not computed.called
+    targets = [n.target for n in gm.graph.nodes]
+    assert aten.reshape.default in targets and aten.view.default not in targets
+
+
 def test_equal_nodes_that_are_changed_alike_are_computed_once() -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
         for _ in range(4):
@@ -159,6 +175,53 @@ def test_a_key_is_not_described_unless_somebody_reads_it(read: bool) -> None:
             assert len(pickler.debug_lines(details)) == (1 if read else 0)
 
 
+def test_a_graph_is_printed_without_entering_its_nodes_anew() -> None:
+    torch_spyre._inductor.register()
+    gm = traced(lambda a: torch.relu(torch.exp(a)), (8, 64))
+    with mock.patch.object(gm.graph, "_find_nodes_lookup_table", mock.MagicMock()) as tables:
+        tables.__contains__.return_value = True
+        expected = gm.graph.python_code("self").src
+        assert tables.insert.called  # of a graph that is not ours
+        tables.reset_mock()
+        with mock.patch.object(compile_hooks._inside, "compile_fx", True):
+            assert gm.graph.python_code("self").src == expected
+        assert not tables.insert.called and not tables.remove.called
+    with mock.patch.object(compile_hooks._inside, "compile_fx", True):
+        other_function(gm.graph)
+    assert len(gm.graph.find_nodes(op="call_function", target=aten.sin.default)) == 1
+    assert not gm.graph.find_nodes(op="call_function", target=aten.exp.default)
+
+
+# ---- Dynamo -------------------------------------------------------------------------------------
+
+
+def test_source_files_are_taken_apart_for_logs_alone() -> None:
+    from torch._dynamo import funcname_cache, output_graph
+
+    a = x(8, 64).to("spyre")
+    lines = []
+
+    def handle(record: logging.LogRecord) -> bool:
+        lines.append(record.getMessage())
+        return False
+
+    log = output_graph.trace_call_log
+    log.addFilter(handle)
+    try:
+        for level in (log.level, logging.DEBUG):
+            torch._dynamo.reset()
+            funcname_cache.clearcache()
+            with mock.patch.object(log, "level", level):
+                log._cache.clear()  # of levels
+                torch.compile(lambda a: torch.relu(a), backend="eager")(a)
+            assert (__file__ in funcname_cache.cache) == bool(lines)
+    finally:
+        log.removeFilter(handle)
+        log._cache.clear()
+    (line,) = [text for text in lines if "TRACE FX call relu" in text]
+    assert "test_source_files_are_taken_apart_for_logs_alone" in line
+
+
 # ---- Patterns -----------------------------------------------------------------------------------
 
 
@@ -180,6 +243,38 @@ def test_a_view_of_no_product_is_not_compared_with_attention() -> None:
     assert tried[aten.view.default] < 10, tried
 
 
+def test_patterns_that_cannot_match_are_not_tried() -> None:
+    torch_spyre._inductor.register()
+    found = pattern_matcher.PatternMatcherPass()
+    call, any_value = pattern_matcher.CallFunction, pattern_matcher.KeywordArg("a")
+    tried: list[Any] = []
+    for inner in (aten.exp.default, aten.sin.default):
+        pattern = call(aten.relu.default, call(aten.neg.default, call(inner, any_value)))
+
+        @pattern_matcher.register_graph_pattern(pattern, pass_dict=found)
+        def replaced(match: Any, a: torch.fx.Node) -> None:
+            tanh = match.graph.call_function(aten.tanh.default, (a,))
+            match.output_node().replace_all_uses_with(tanh)
+            match.erase_nodes()
+
+    stock = pattern_matcher.PatternExpr.match
+
+    def match(self: Any, node: torch.fx.Node) -> Any:
+        tried.append(self)
+        return stock(self, node)
+
+    for ours in (False, True):
+        tried.clear()
+        gm = traced(lambda a: torch.relu(torch.neg(torch.sin(a))), (8, 64))
+        with (
+            mock.patch.object(compile_hooks._inside, "compile_fx", ours),
+            mock.patch.object(pattern_matcher.PatternExpr, "match", match),
+        ):
+            assert found.apply(gm) == 1
+        assert len(tried) == (1 if ours else 2)
+        assert [n.target for n in gm.graph.nodes if n.op == "call_function"] == [aten.tanh.default]
+
+
 def test_attention_in_small_steps_is_found_as_before() -> None:
     from torch._dynamo.utils import counters
 
@@ -191,6 +286,35 @@ def test_attention_in_small_steps_is_found_as_before() -> None:
     inputs = [torch.randn(2, 2, 16, 64) for _ in range(3)]
     torch.compile(steps)(*inputs)  # of the CPU, once the patterns were changed
     assert counters["inductor"]["fuse_attention"] == 1
+
+
+# ---- Lowering -----------------------------------------------------------------------------------
+
+
+def test_plain_nodes_are_lowered_without_questions() -> None:
+    inputs = [x(2, 70, 128, seed=i) for i in range(3)]
+    on_card = [t.to("spyre") for t in inputs]
+    asked: list[Any] = []
+    stock = inductor_graph.fallback_node_due_to_unsupported_type
+
+    def ask(node: torch.fx.Node, *args: Any) -> bool:
+        asked.append(node.target)
+        return stock(node, *args)
+
+    def told() -> Any:
+        torch._dynamo.reset()
+        asked.clear()
+        with mock.patch.object(inductor_graph, "fallback_node_due_to_unsupported_type", ask):
+            return torch_spyre.explain(attention, *on_card)
+
+    ours, few = told(), list(asked)
+    with mock.patch.object(plain_nodes, "is_plain", lambda graph, node: False):
+        theirs, many = told(), list(asked)
+    assert len(few) == 1 and len(many) > 10  # what is returned, and everything
+    assert str(ours) == str(theirs)
+    assert torch.equal(ours.result.cpu(), theirs.result.cpu())
+    expected = attention(*(t.float() for t in inputs))
+    assert torch.allclose(ours.result.cpu().float(), expected, atol=0.02)
 
 
 # ---- The scheduler ------------------------------------------------------------------------------

@@ -42,19 +42,19 @@ class Updater:
         """Values of nodes that were changed since the last time, and of what depends on them.
 
         Returns how many are other than before."""
-        owners: dict[int, Node] = {}
-        for node in self.gm.graph.nodes:
-            _own(owners, node)
+        owners: dict[int, Node] | None = None
         known, changed = {}, set[Node]()
         for node in self.gm.graph.nodes:
             known[node] = state = _state(node)
             before = self._known.get(node)
             if (
                 before is not None
-                and all(a is b for a, b in zip(before, state, strict=True))
+                and _is_equal(before, state)
                 and changed.isdisjoint(node.all_input_nodes)
             ):
                 continue
+            if owners is None:  # until here nothing was changed
+                owners = _owners(self.gm.graph)
             if self._is_as_before(node, owners):
                 continue
             if _update(node, self.gm, owners):
@@ -83,6 +83,15 @@ class Updater:
 
 def _state(node: Node) -> _State:
     return node.target, node.args, node.kwargs  # arguments are replaced, never changed in place
+
+
+def _is_equal(before: _State, state: _State) -> bool:
+    """Whether a node does what it did. Inductor makes every view a reshape, which is the same view
+    of what could be viewed."""
+    same = before[0] is state[0] or (
+        before[0] is torch.ops.aten.view.default and state[0] is torch.ops.aten.reshape.default
+    )
+    return same and before[1] is state[1] and before[2] is state[2]
 
 
 def _key(node: Node) -> Any:
@@ -132,6 +141,13 @@ def _is_plain(value: Any) -> bool:
 def _described(value: torch.Tensor) -> tuple[Any, ...]:
     where = (value.shape, value.stride(), value.storage_offset())
     return (*where, value.dtype, value.device, value.requires_grad)
+
+
+def _owners(graph: Graph) -> dict[int, Node]:
+    owners: dict[int, Node] = {}
+    for node in graph.nodes:
+        _own(owners, node)
+    return owners
 
 
 def _own(owners: dict[int, Node], node: Node) -> None:

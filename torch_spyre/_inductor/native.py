@@ -42,9 +42,11 @@ def size_is_open(node: torch.fx.Node | None) -> str:
     """Why a node cannot be planned: a size of what it reads or makes is known only when it runs."""
     if node is None:
         return ""
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    tensors = [t for t in pytree.tree_leaves(values) if isinstance(t, torch.Tensor)]
-    if any(free_unbacked_symbols(t) for t in tensors):
+    tensors: list[torch.Tensor] = []
+    for value in [n.meta.get("val") for n in (node, *node.all_input_nodes)]:
+        values = [value] if isinstance(value, torch.Tensor) else pytree.tree_leaves(value)
+        tensors += [v for v in values if isinstance(v, torch.Tensor)]
+    if any(t._has_symbolic_sizes_strides and free_unbacked_symbols(t) for t in tensors):
         return "a size depends on the values of a tensor"
     return ""
 

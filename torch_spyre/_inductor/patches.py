@@ -24,6 +24,7 @@ from torch._inductor.pattern_matcher import (
     FailedMatch,
     KeywordArg,
     MultiOutputPattern,
+    PatternMatcherPass,
     ReplacementPatternEntry,
 )
 from torch._inductor.scheduler import Scheduler
@@ -36,6 +37,8 @@ from torch_spyre._inductor import (
     integers,
     lowering,
     native,
+    patterns,
+    plain_nodes,
     reinplacing,
     replay,
 )
@@ -53,14 +56,17 @@ _log = get_logger("spyre.inductor.lowering")
 def apply() -> None:
     """Install all of them."""
     _realise_every_operation()
+    _ask_no_questions()
     _do_not_try_to_fuse()
     _make_loops_on_demand()
     _leave_scaled_softmax_alone()
     _leave_products_alone()
     _keep_known_values()
     _look_at_the_input_first()
+    _leave_out_impossible_patterns()
     _replay_what_was_traced()
     _do_not_describe_keys()
+    _print_nodes_where_they_are()
     _know_the_types_of_the_card()
     _compare_numbers_as_numbers()
     _read_sound_pickles()
@@ -188,22 +194,24 @@ class _Mark:
 
 
 def _storages(arguments: Any) -> Iterator[ir.StorageBox]:
-    for leaf in torch.utils._pytree.tree_leaves(
-        arguments, is_leaf=lambda x: isinstance(x, ir.TensorBox)
-    ):
-        data = leaf.data if isinstance(leaf, ir.TensorBox) else None
+    for leaf in _boxes(arguments):
+        data = leaf.data
         while isinstance(data, ir.BaseView):
             data = data.data
         if isinstance(data, ir.StorageBox):
             yield data
 
 
+def _boxes(value: Any) -> Iterator[ir.TensorBox]:
+    if isinstance(value, ir.TensorBox):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _boxes(part)
+
+
 def _realise(result: Any) -> None:
-    for leaf in torch.utils._pytree.tree_leaves(
-        result, is_leaf=lambda x: isinstance(x, ir.TensorBox)
-    ):
-        if not isinstance(leaf, ir.TensorBox):
-            continue
+    for leaf in _boxes(result):
         number = _number(leaf)
         if number is None:
             leaf.realize()
@@ -220,6 +228,23 @@ def _number(box: ir.TensorBox) -> ir.Pointwise | None:
     if isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers:
         return data
     return None
+
+
+# -- GraphLowering.run_node: asks of every node what is known for most -----------------------------
+# See plain_nodes.py.
+# Fails when it can go: test_plain_nodes_are_lowered_without_questions.
+
+
+def _ask_no_questions() -> None:
+    stock = GraphLowering.run_node
+
+    @functools.wraps(stock)
+    def run_node(self: GraphLowering, n: torch.fx.Node) -> object:
+        if plain_nodes.is_plain(self, n):
+            return plain_nodes.lower(self, n)
+        return stock(self, n)
+
+    GraphLowering.run_node = run_node
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
@@ -262,11 +287,6 @@ def _make_loops_on_demand() -> None:
 # plain types are what Inductor can compute with.
 # Fails when it can go: test_fakes_of_the_card_are_not_asked_for_their_kind.
 
-_PLAIN_TYPES = {
-    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool,
-    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
-}  # fmt: skip
-
 
 def _know_the_types_of_the_card() -> None:
     from torch._inductor import lowering as stock_lowering
@@ -276,7 +296,7 @@ def _know_the_types_of_the_card() -> None:
     @functools.wraps(stock)
     def unsupported_input_tensor(t: torch.Tensor, node: Any = None) -> bool:
         device = getattr(t, "fake_device", None)
-        if device is not None and device.type == DEVICE_NAME and t.dtype in _PLAIN_TYPES:
+        if device is not None and device.type == DEVICE_NAME and t.dtype in plain_nodes.PLAIN_TYPES:
             return False
         return stock(t, node)
 
@@ -298,8 +318,8 @@ def _leave_scaled_softmax_alone() -> None:
 def _not_for_spyre(passes: list[Any], check: Callable[[Any], Any]) -> None:
     """Patterns with a given check do not apply to tensors on the card."""
     elsewhere = functools.partial(_elsewhere, check)
-    for patterns in passes:
-        for entry in (e for entries in patterns.patterns.values() for e in entries):
+    for known in passes:
+        for entry in (e for entries in known.patterns.values() for e in entries):
             if entry.extra_check is check:
                 entry.extra_check = elsewhere
 
@@ -406,6 +426,21 @@ def _elsewhere(stock: Callable[[Any], Any], match: Any) -> Any:
     return match.output_node().meta["val"].device.type != DEVICE_NAME and stock(match)
 
 
+# -- PatternMatcherPass.apply: does not look at what a pattern needs ------------------------------
+# See patterns.py.
+# Fails when it can go: test_patterns_that_cannot_match_are_not_tried.
+
+
+def _leave_out_impossible_patterns() -> None:
+    stock = PatternMatcherPass.apply
+
+    @functools.wraps(stock)
+    def apply(self: PatternMatcherPass, gm: Any) -> int:
+        return patterns.apply(stock, self, gm) if compiles_for_spyre() else stock(self, gm)
+
+    PatternMatcherPass.apply = apply
+
+
 # -- AOTAutograd: no hook where it runs the nodes of a graph ---------------------------------------
 # Layers that are equal are traced twice each; see replay.py.
 # Fails when it can go: test_an_operation_is_decomposed_once_for_all_layers.
@@ -446,6 +481,24 @@ def _do_not_describe_keys() -> None:
         return [] if compiles_for_spyre() and not is_read else stock(self, inp)
 
     codecache.FxGraphCachePickler.debug_lines = debug_lines
+
+
+# -- Node.__setattr__: enters a node anew in the tables of its graph, whatever is set --------------
+# To print a graph, for keys of caches and logs, sets how nodes are printed, twice each.
+# Fails when it can go: test_a_graph_is_printed_without_entering_its_nodes_anew.
+
+
+def _print_nodes_where_they_are() -> None:
+    stock = torch.fx.Node.__setattr__
+
+    @functools.wraps(stock)
+    def set_attribute(self: torch.fx.Node, name: str, value: Any) -> None:
+        if name == "_repr_fn" and compiles_for_spyre():
+            object.__setattr__(self, name, value)
+        else:
+            stock(self, name, value)
+
+    torch.fx.Node.__setattr__ = set_attribute  # type: ignore[method-assign]
 
 
 # -- ir.is_contiguous_strides_for_shape: sizes that are numbers are compared as symbols ------------
