@@ -326,3 +326,20 @@ def test_what_was_changed_through_a_transposed_view_can_be_viewed() -> None:
     found = torch.compile(program, dynamic=False)(on_card)
     for result, wanted in zip((*found, on_card), (*program(x), x), strict=True):
         torch.testing.assert_close(result.cpu(), wanted)
+
+
+# ---- Numbers on the card that decide what is computed --------------------------------------------
+
+
+@pytest.mark.parametrize("method", [False, True], ids=["torch.narrow", "x.narrow"])
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_a_part_that_begins_where_a_tensor_on_the_card_says(method):
+    def f(x, start):
+        part = x.narrow(-1, start + 1, 70) if method else torch.narrow(x, -1, start + 1, 70)
+        return part * 2
+
+    x = half(5, 200)
+    compiled = torch.compile(f, fullgraph=True)
+    for number in (0, 3, 129):
+        start = torch.tensor(number)
+        check(compiled(x.to("spyre"), start.to("spyre")), f(x, start))
