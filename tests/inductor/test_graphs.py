@@ -16,6 +16,8 @@ from torch import nn
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
+import torch_spyre
+
 
 @pytest.fixture(autouse=True)
 def _fresh():
@@ -125,6 +127,20 @@ def test_ranks_above_six():
 
     x = half(2, 3, 2, 2, 3, 2, 2, 4)
     check(torch.compile(f)(x.to("spyre")), f(x))
+
+
+def test_more_dimensions_than_an_operation_of_the_card_has():
+    order = (9, 0, 7, 2, 5, 4, 3, 6, 1, 8)
+
+    def f(x):
+        mixed = (x * 2).permute(order)
+        again = x.reshape(32, 32).t().reshape(x.shape).permute(order)
+        return mixed + 1, x.sum((1, 3, 5)), again + mixed, mixed.reshape(32, 32) @ x.reshape(32, 32)
+
+    x = half(*[2] * 10) / 8
+    report = torch_spyre.explain(f, x.to("spyre"))
+    check(report.result, f(x), tolerance=5e-2)
+    assert any("8 dimensions at most, this has 10" in step.reason for step in report.fallbacks)
 
 
 @pytest.mark.parametrize(

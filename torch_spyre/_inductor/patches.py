@@ -87,11 +87,17 @@ def _realise_every_operation() -> None:
             return _laid_out_by_the_host(self, result)
 
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
-        left = native.never(target) or (
-            "" if is_view(target) else native.size_is_open(V.graph.current_node)
-        )
+        node = V.graph.current_node
+        left = native.never(target)
+        if not left and not is_view(target):
+            left = native.size_is_open(node) or native.has_many_dimensions(node)
         if left:
             return _fall_back(self, target, args, kwargs, left)
+        if native.is_copied_first(node):
+            reason = "too many dimensions are given to what does not lie in order"
+            clone = torch.ops.aten.clone.default
+            in_order = {"memory_format": torch.contiguous_format}
+            args = (_fall_back(self, clone, args[:1], in_order, reason), *args[1:])
         mark = _Mark(self, (args, kwargs))
         lowering.refused.clear()
         try:
