@@ -344,6 +344,25 @@ def test_what_was_changed_through_a_transposed_view_can_be_viewed() -> None:
         torch.testing.assert_close(result.cpu(), wanted)
 
 
+# ---- Complex numbers ----------------------------------------------------------------------------
+
+
+def test_complex_numbers_with_constants_and_gradients():
+    def f(x):
+        turned = torch.view_as_complex(x.reshape(4, 8, 2)) * torch.exp(
+            1j * torch.arange(8.0, device=x.device)
+        )
+        return torch.view_as_real(turned), torch.fft.rfft(x).abs()
+
+    x = half(4, 16).float().requires_grad_()
+    on_card = x.detach().to("spyre").requires_grad_()
+    results, wanted = torch.compile(f)(on_card), f(x)
+    check([r.detach() for r in results], [w.detach() for w in wanted], tolerance=1e-5)
+    for values in (results, wanted):
+        sum((v**2).sum() for v in values).backward()
+    check(on_card.grad, x.grad, tolerance=1e-4)
+
+
 # ---- Numbers on the card that decide what is computed --------------------------------------------
 
 

@@ -5,7 +5,6 @@ Each says which hook is missing (torch 2.13). None does anything for graphs with
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -53,6 +52,7 @@ _log = get_logger("spyre.inductor.lowering")
 def apply() -> None:
     """Install all of them."""
     _realise_every_operation()
+    _run_fallbacks_on_folded_constants()
     _do_not_try_to_fuse()
     _make_loops_on_demand()
     _leave_scaled_softmax_alone()
@@ -81,10 +81,9 @@ def _realise_every_operation() -> None:
         if not lowering.has_spyre(args, kwargs) or not isinstance(target, torch._ops.OpOverload):
             return stock(self, target, args, kwargs)
         first = len(self.buffers)
-        with _folded_constants_allowed():
-            result = lower_for_spyre(self, target, args, kwargs)
-            integers.note_host_results(target, args, kwargs, self.buffers[first:])
-            return _laid_out_by_the_host(self, result)
+        result = lower_for_spyre(self, target, args, kwargs)
+        integers.note_host_results(target, args, kwargs, self.buffers[first:])
+        return _laid_out_by_the_host(self, result)
 
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
         node = V.graph.current_node
@@ -121,21 +120,6 @@ def _realise_every_operation() -> None:
         return _fall_back(self, target, args, kwargs, refusal.what)
 
     GraphLowering.call_function = call_function
-
-
-@contextlib.contextmanager
-def _folded_constants_allowed() -> Iterator[None]:
-    """A fallback runs its operation on fakes; constants from fold_constants are real tensors.
-
-    Their sizes are numbers, not symbols that other sizes would then be made of.
-    """
-    mode = V.fake_mode
-    before = mode.allow_non_fake_inputs, mode.static_shapes
-    mode.allow_non_fake_inputs, mode.static_shapes = True, True
-    try:
-        yield
-    finally:
-        mode.allow_non_fake_inputs, mode.static_shapes = before
 
 
 def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -226,6 +210,29 @@ def _number(box: ir.TensorBox) -> ir.Pointwise | None:
     if isinstance(data, ir.Pointwise) and not data.inner_fn_opcount().read_buffers:
         return data
     return None
+
+
+# -- ExternKernel.process_kernel: fakes are made of arguments, but not of folded constants ---------
+# A fallback runs its operation on fakes; constants from fold_constants are real tensors.
+
+
+def _run_fallbacks_on_folded_constants() -> None:
+    stock = ir.ExternKernel.process_kernel.__func__
+
+    @functools.wraps(stock)
+    def process_kernel(cls: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        if not compiles_for_spyre():
+            return stock(cls, kernel, *args, **kwargs)
+        mode = V.fake_mode
+        before = mode.allow_non_fake_inputs, mode.static_shapes
+        # Their sizes are numbers, not symbols that other sizes would then be made of.
+        mode.allow_non_fake_inputs, mode.static_shapes = True, True
+        try:
+            return stock(cls, kernel, *args, **kwargs)
+        finally:
+            mode.allow_non_fake_inputs, mode.static_shapes = before
+
+    ir.ExternKernel.process_kernel = classmethod(process_kernel)
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------
