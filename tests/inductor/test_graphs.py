@@ -344,6 +344,41 @@ def test_what_was_changed_through_a_transposed_view_can_be_viewed() -> None:
         torch.testing.assert_close(result.cpu(), wanted)
 
 
+# ---- Tensors of the CPU in graphs of the card ---------------------------------------------------
+
+
+def test_numbers_that_lie_on_the_cpu_meet_tensors_of_the_card():
+    def f(number, count, x):
+        many = torch._foreach_addcmul([x, x + 1], [number, number + 1], [x, x])
+        return number * x, torch.where(x > number, x, number), number - x * count, *many
+
+    x, number, count = half(4, 70), torch.tensor(0.75, dtype=torch.float64), torch.tensor(3)
+    check(torch.compile(f)(number, count, x.to("spyre")), f(number, count, x))
+
+
+def test_an_optimizer_that_counts_on_the_cpu():
+    torch.manual_seed(0)
+    twin = nn.Linear(8, 16)
+    model = copy.deepcopy(twin).to("spyre")
+    x = torch.randn(12, 8)
+    steps = [torch.optim.NAdam(m.parameters(), lr=1e-2) for m in (model, twin)]
+    compiled = torch.compile(steps[0].step)
+    for _ in range(3):
+        for m, inputs, step in ((model, x.to("spyre"), compiled), (twin, x, steps[1].step)):
+            m.zero_grad()
+            m(inputs).pow(2).mean().backward()
+            step()
+    check(model.weight.detach(), twin.weight.detach(), tolerance=1e-4)
+
+
+def test_indices_of_the_card_do_not_reach_into_the_cpu():
+    x, index = torch.randn(4, 7), torch.tensor([2, 0]).to("spyre")
+    for f in (lambda x, i: x[i] * 2, torch.compile(lambda x, i: x[i] * 2)):
+        with pytest.raises(RuntimeError, match="copy the indices to the cpu first"):
+            f(x, index)
+    check(torch.compile(lambda x, i: x[i] * 2)(x.to("spyre"), index.cpu()), x[index.cpu()] * 2)
+
+
 # ---- Complex numbers ----------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torch_spyre._inductor import integers
 from torch_spyre._inductor.accesses import linear_index
-from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
+from torch_spyre._inductor.errors import NoOpFunc, Unsupported, UnsupportedType
 from torch_spyre._inductor.graph import Access, Buffer, Operation, Origin, contiguous_strides
 from torch_spyre._inductor.needs import row_sticks, table_of
 from torch_spyre._inductor.origins import is_view, origin_of
@@ -90,6 +90,8 @@ def check(operation: Any) -> None:
         return
     device = operation.get_device()
     if device is None or device.type != DEVICE_NAME:
+        if any(_is_on_card(name) for name in operation.get_read_names()):
+            raise Unsupported("code of the host would read the card's memory")
         return
     dtype = operation.get_dtype()
     if dtype not in NATIVE_TYPES:
@@ -119,6 +121,12 @@ def check(operation: Any) -> None:
         for access in op.inputs:
             if any(a.coefficient < 0 for a in linear_index(access.index, ranges).atoms):
                 raise NoOpFunc("the card does not walk backwards over a tensor")
+
+
+def _is_on_card(name: str) -> bool:
+    buffer = V.graph.try_get_buffer(name)
+    device = None if buffer is None else buffer.get_device()
+    return device is not None and device.type == DEVICE_NAME
 
 
 def check_number(data: ir.Pointwise) -> None:

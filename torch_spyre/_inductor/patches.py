@@ -81,6 +81,7 @@ def _realise_every_operation() -> None:
         if not lowering.has_spyre(args, kwargs) or not isinstance(target, torch._ops.OpOverload):
             return stock(self, target, args, kwargs)
         first = len(self.buffers)
+        args, kwargs = lowering.numbers_moved(args, kwargs)
         result = lower_for_spyre(self, target, args, kwargs)
         integers.note_host_results(target, args, kwargs, self.buffers[first:])
         return _laid_out_by_the_host(self, result)
@@ -89,7 +90,11 @@ def _realise_every_operation() -> None:
         node = V.graph.current_node
         left = native.never(target)
         if not left and not is_view(target):
-            left = native.size_is_open(node) or native.has_many_dimensions(node)
+            left = (
+                native.size_is_open(node)
+                or native.has_many_dimensions(node)
+                or lowering.meets_the_host(target, args)
+            )
         if left:
             return _fall_back(self, target, args, kwargs, left)
         if native.is_copied_first(node):
