@@ -1,9 +1,8 @@
 """How a graph with spyre tensors gets to our compiler, with plain `torch.compile` too.
 
 Inductor's own way for a new device (`torch.spyre.Scheduling`) comes too late to see the real
-tensors
-of a graph and to set options for it, so `compile_fx` is wrapped where Dynamo looks it up: a graph
-without spyre tensors goes through untouched, the others load `torch_spyre._inductor` first.
+tensors of a graph and to set options for it, so `compile_fx` is wrapped where Dynamo looks it up: a
+graph without spyre tensors goes through untouched, the others load `torch_spyre._inductor` first.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ def register_when_needed() -> None:
     after_import("torch._dynamo.backends.registry", _offer_backend)
     after_import("torch._dynamo.callback", garbage.pause_while_dynamo_compiles)
     after_import("torch._dynamo.symbolic_convert", _describe_lines_for_readers)
+    after_import("torch._dynamo.variables.torch", _let_narrow_read_its_start)
     setattr(torch.ops, DEVICE_NAME, _CustomOps(DEVICE_NAME))
 
 
@@ -134,3 +134,14 @@ def _offer_backend(registry: Any) -> None:
         return compile_fx(gm, example_inputs, config_patches=patches or None)
 
     registry.register_backend(spyre, name=DEVICE_NAME)
+
+
+def _let_narrow_read_its_start(dynamo: Any) -> None:
+    """`x.narrow(dim, start, length)` with a `start` in device memory, in one graph.
+
+    With `capture_scalar_outputs` the start becomes a symbol that Dynamo then misses in the result,
+    whose offset is a symbol of its own. PyTorch lists the functions of which it must not expect
+    that; of a start on the CPU it knows the number, so narrow is not among them.
+    """
+    dynamo.ops_consuming_unbacked_scalars |= {torch.narrow}
+    dynamo.methods_consuming_unbacked_scalars |= {"narrow"}

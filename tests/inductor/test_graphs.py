@@ -16,6 +16,8 @@ from torch import nn
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
+import torch_spyre
+
 
 @pytest.fixture(autouse=True)
 def _fresh():
@@ -125,6 +127,20 @@ def test_ranks_above_six():
 
     x = half(2, 3, 2, 2, 3, 2, 2, 4)
     check(torch.compile(f)(x.to("spyre")), f(x))
+
+
+def test_more_dimensions_than_an_operation_of_the_card_has():
+    order = (9, 0, 7, 2, 5, 4, 3, 6, 1, 8)
+
+    def f(x):
+        mixed = (x * 2).permute(order)
+        again = x.reshape(32, 32).t().reshape(x.shape).permute(order)
+        return mixed + 1, x.sum((1, 3, 5)), again + mixed, mixed.reshape(32, 32) @ x.reshape(32, 32)
+
+    x = half(*[2] * 10) / 8
+    report = torch_spyre.explain(f, x.to("spyre"))
+    check(report.result, f(x), tolerance=5e-2)
+    assert any("8 dimensions at most, this has 10" in step.reason for step in report.fallbacks)
 
 
 @pytest.mark.parametrize(
@@ -326,3 +342,74 @@ def test_what_was_changed_through_a_transposed_view_can_be_viewed() -> None:
     found = torch.compile(program, dynamic=False)(on_card)
     for result, wanted in zip((*found, on_card), (*program(x), x), strict=True):
         torch.testing.assert_close(result.cpu(), wanted)
+
+
+# ---- Tensors of the CPU in graphs of the card ---------------------------------------------------
+
+
+def test_numbers_that_lie_on_the_cpu_meet_tensors_of_the_card():
+    def f(number, count, x):
+        many = torch._foreach_addcmul([x, x + 1], [number, number + 1], [x, x])
+        return number * x, torch.where(x > number, x, number), number - x * count, *many
+
+    x, number, count = half(4, 70), torch.tensor(0.75, dtype=torch.float64), torch.tensor(3)
+    check(torch.compile(f)(number, count, x.to("spyre")), f(number, count, x))
+
+
+def test_an_optimizer_that_counts_on_the_cpu():
+    torch.manual_seed(0)
+    twin = nn.Linear(8, 16)
+    model = copy.deepcopy(twin).to("spyre")
+    x = torch.randn(12, 8)
+    steps = [torch.optim.NAdam(m.parameters(), lr=1e-2) for m in (model, twin)]
+    compiled = torch.compile(steps[0].step)
+    for _ in range(3):
+        for m, inputs, step in ((model, x.to("spyre"), compiled), (twin, x, steps[1].step)):
+            m.zero_grad()
+            m(inputs).pow(2).mean().backward()
+            step()
+    check(model.weight.detach(), twin.weight.detach(), tolerance=1e-4)
+
+
+def test_indices_of_the_card_do_not_reach_into_the_cpu():
+    x, index = torch.randn(4, 7), torch.tensor([2, 0]).to("spyre")
+    for f in (lambda x, i: x[i] * 2, torch.compile(lambda x, i: x[i] * 2)):
+        with pytest.raises(RuntimeError, match="copy the indices to the cpu first"):
+            f(x, index)
+    check(torch.compile(lambda x, i: x[i] * 2)(x.to("spyre"), index.cpu()), x[index.cpu()] * 2)
+
+
+# ---- Complex numbers ----------------------------------------------------------------------------
+
+
+def test_complex_numbers_with_constants_and_gradients():
+    def f(x):
+        turned = torch.view_as_complex(x.reshape(4, 8, 2)) * torch.exp(
+            1j * torch.arange(8.0, device=x.device)
+        )
+        return torch.view_as_real(turned), torch.fft.rfft(x).abs()
+
+    x = half(4, 16).float().requires_grad_()
+    on_card = x.detach().to("spyre").requires_grad_()
+    results, wanted = torch.compile(f)(on_card), f(x)
+    check([r.detach() for r in results], [w.detach() for w in wanted], tolerance=1e-5)
+    for values in (results, wanted):
+        sum((v**2).sum() for v in values).backward()
+    check(on_card.grad, x.grad, tolerance=1e-4)
+
+
+# ---- Numbers on the card that decide what is computed --------------------------------------------
+
+
+@pytest.mark.parametrize("method", [False, True], ids=["torch.narrow", "x.narrow"])
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_a_part_that_begins_where_a_tensor_on_the_card_says(method):
+    def f(x, start):
+        part = x.narrow(-1, start + 1, 70) if method else torch.narrow(x, -1, start + 1, 70)
+        return part * 2
+
+    x = half(5, 200)
+    compiled = torch.compile(f, fullgraph=True)
+    for number in (0, 3, 129):
+        start = torch.tensor(number)
+        check(compiled(x.to("spyre"), start.to("spyre")), f(x, start))

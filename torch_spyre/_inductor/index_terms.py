@@ -5,6 +5,11 @@ apart: with p0 < 12 and p2 < 16,
 
     (16*p0 + p2) // 64   is   p0 // 4
     (16*p0 + p2) % 64    is   16*(p0 % 4) + p2
+
+Views of views of views have quotients inside of quotients. The inner ones are taken apart first and
+count as symbols of their own range in what is around them: with p0 < 6 and p1 < 2,
+
+    (p1 + 2*(p0 % 2) + 4*(p0 // 2)) // 4   is   p0 // 2
 """
 
 from __future__ import annotations
@@ -18,15 +23,15 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 
 class _Sum(NamedTuple):
-    """coefficient * symbol for each symbol, and a number; nothing is negative."""
+    """coefficient * symbol (or quotient) for each of them, and a number; nothing is negative."""
 
-    terms: tuple[tuple[sympy.Symbol, int], ...]
+    terms: tuple[tuple[sympy.Expr, int], ...]
     number: int
 
     def expr(self) -> sympy.Expr:
         return sympy.Add(*(c * s for s, c in self.terms), self.number)
 
-    def most(self, ranges: Mapping[sympy.Symbol, int]) -> int:
+    def most(self, ranges: Mapping[sympy.Expr, int]) -> int:
         return self.number + sum(c * (ranges[s] - 1) for s, c in self.terms)
 
     def divided(self, by: int) -> _Sum:
@@ -48,21 +53,25 @@ def simplified(index: sympy.Expr, ranges: Mapping[sympy.Symbol, int]) -> sympy.E
 
 @lru_cache(maxsize=4096)
 def _simplified(index: sympy.Expr, ranges: tuple[tuple[sympy.Symbol, int], ...]) -> sympy.Expr:
-    sizes = dict(ranges)
+    sizes: dict[sympy.Expr, int] = dict(ranges)  # of quotients, too, as they are met
 
-    def take_apart(quotient: sympy.Expr) -> sympy.Expr:
-        base, divisor = quotient.args[0], quotient.args[1]
-        modulus = quotient.args[2] if isinstance(quotient, ModularIndexing) else sympy.S.Zero
+    def take_apart(expr: sympy.Expr) -> sympy.Expr:
+        if not expr.has(FloorDiv, ModularIndexing):
+            return expr
+        expr = expr.func(*(take_apart(a) for a in expr.args))
+        if not isinstance(expr, (FloorDiv, ModularIndexing)):
+            return expr
+        base, divisor = expr.args[0], expr.args[1]
+        modulus = expr.args[2] if isinstance(expr, ModularIndexing) else sympy.S.Zero
         total = _sum_of(base, sizes)
         if total is None or not divisor.is_Integer or not modulus.is_Integer:
-            return quotient
+            return expr
         return _quotient(total, int(divisor), int(modulus), sizes)
 
-    quotients = index.atoms(FloorDiv, ModularIndexing)
-    return sympy.expand(index.xreplace({q: take_apart(q) for q in quotients}))
+    return sympy.expand(take_apart(index))
 
 
-def _sum_of(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, int]) -> _Sum | None:
+def _sum_of(expr: sympy.Expr, sizes: dict[sympy.Expr, int]) -> _Sum | None:
     terms, number = [], 0
     for term in sympy.Add.make_args(sympy.expand(expr)):
         coefficient, rest = term.as_coeff_Mul()
@@ -70,15 +79,31 @@ def _sum_of(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, int]) -> _Sum | None
             return None
         if rest == 1:
             number = int(coefficient)
-        elif rest in ranges:
+        elif rest in sizes or _note_size(rest, sizes):
             terms.append((rest, int(coefficient)))
         else:
             return None
     return _Sum(tuple(terms), number)
 
 
+def _note_size(quotient: sympy.Expr, sizes: dict[sympy.Expr, int]) -> bool:
+    """Whether this is a quotient of known range."""
+    if not isinstance(quotient, (FloorDiv, ModularIndexing)):
+        return False
+    total, divisor = _sum_of(quotient.args[0], sizes), quotient.args[1]
+    if total is None or not divisor.is_Integer:
+        return False
+    size = total.most(sizes) // int(divisor) + 1
+    if isinstance(quotient, ModularIndexing):
+        if not quotient.args[2].is_Integer:
+            return False
+        size = min(size, int(quotient.args[2]))
+    sizes[quotient] = size
+    return True
+
+
 def _quotient(
-    total: _Sum, divisor: int, modulus: int, ranges: Mapping[sympy.Symbol, int]
+    total: _Sum, divisor: int, modulus: int, ranges: Mapping[sympy.Expr, int]
 ) -> sympy.Expr:
     """(total // divisor) % modulus; a modulus of 0 is none."""
     if modulus:

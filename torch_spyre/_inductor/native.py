@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torch_spyre._inductor import integers
 from torch_spyre._inductor.accesses import linear_index
-from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
+from torch_spyre._inductor.errors import NoOpFunc, Unsupported, UnsupportedType
 from torch_spyre._inductor.graph import Access, Buffer, Operation, Origin, contiguous_strides
 from torch_spyre._inductor.needs import row_sticks, table_of
 from torch_spyre._inductor.origins import is_view, origin_of
@@ -51,12 +51,49 @@ def size_is_open(node: torch.fx.Node | None) -> str:
     return ""
 
 
+_MAX_DIMENSIONS = 8
+_RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+
+
+def has_many_dimensions(node: torch.fx.Node | None) -> str:
+    """Why a node cannot be planned: it has more dimensions than an operation of the card."""
+    most = 0 if node is None else max(_dimensions(n) for n in (node, *node.all_input_nodes))
+    if most <= _MAX_DIMENSIONS:
+        return ""
+    return f"an operation of the card has {_MAX_DIMENSIONS} dimensions at most, this has {most}"
+
+
+def is_copied_first(node: torch.fx.Node | None) -> bool:
+    """Whether a node gives other dimensions, too many of them, to what does not lie in their order.
+
+    Read through such a view, a tensor would have to be copied in loops over all of them.
+    """
+    if node is None or node.target not in _RESHAPES or not has_many_dimensions(node):
+        return False
+    value = node.all_input_nodes[0].meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.is_contiguous():
+        return False
+    strided = torch.empty_strided(value.shape, value.stride(), device="meta")
+    result = strided.reshape(node.meta["val"].shape)
+    return result.untyped_storage()._cdata != strided.untyped_storage()._cdata
+
+
+def _dimensions(node: torch.fx.Node) -> int:
+    """Of the tensors of a node, the most; those of size 1 do not count."""
+    tensors = [t for t in pytree.tree_leaves(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+    return max(
+        (sum(n != 1 for n in t.shape) for t in tensors if t.dim() > _MAX_DIMENSIONS), default=0
+    )
+
+
 def check(operation: Any) -> None:
     """Raise Unsupported unless the card can do a node of LoopLevelIR."""
     if not isinstance(operation, ir.ComputedBuffer):
         return
     device = operation.get_device()
     if device is None or device.type != DEVICE_NAME:
+        if any(_is_on_card(name) for name in operation.get_read_names()):
+            raise Unsupported("code of the host would read the card's memory")
         return
     dtype = operation.get_dtype()
     if dtype not in NATIVE_TYPES:
@@ -86,6 +123,12 @@ def check(operation: Any) -> None:
         for access in op.inputs:
             if any(a.coefficient < 0 for a in linear_index(access.index, ranges).atoms):
                 raise NoOpFunc("the card does not walk backwards over a tensor")
+
+
+def _is_on_card(name: str) -> bool:
+    buffer = V.graph.try_get_buffer(name)
+    device = None if buffer is None else buffer.get_device()
+    return device is not None and device.type == DEVICE_NAME
 
 
 def check_number(data: ir.Pointwise) -> None:

@@ -5,7 +5,6 @@ Each says which hook is missing (torch 2.13). None does anything for graphs with
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -57,6 +56,7 @@ def apply() -> None:
     """Install all of them."""
     _realise_every_operation()
     _ask_no_questions()
+    _run_fallbacks_on_folded_constants()
     _do_not_try_to_fuse()
     _make_loops_on_demand()
     _leave_scaled_softmax_alone()
@@ -87,17 +87,27 @@ def _realise_every_operation() -> None:
         if not lowering.has_spyre(args, kwargs) or not isinstance(target, torch._ops.OpOverload):
             return stock(self, target, args, kwargs)
         first = len(self.buffers)
-        with _folded_constants_allowed():
-            result = lower_for_spyre(self, target, args, kwargs)
-            integers.note_host_results(target, args, kwargs, self.buffers[first:])
-            return _laid_out_by_the_host(self, result)
+        args, kwargs = lowering.numbers_moved(args, kwargs)
+        result = lower_for_spyre(self, target, args, kwargs)
+        integers.note_host_results(target, args, kwargs, self.buffers[first:])
+        return _laid_out_by_the_host(self, result)
 
     def lower_for_spyre(self: GraphLowering, target: Any, args: Any, kwargs: Any) -> Any:
-        left = native.never(target) or (
-            "" if is_view(target) else native.size_is_open(V.graph.current_node)
-        )
+        node = V.graph.current_node
+        left = native.never(target)
+        if not left and not is_view(target):
+            left = (
+                native.size_is_open(node)
+                or native.has_many_dimensions(node)
+                or lowering.meets_the_host(target, args)
+            )
         if left:
             return _fall_back(self, target, args, kwargs, left)
+        if native.is_copied_first(node):
+            reason = "too many dimensions are given to what does not lie in order"
+            clone = torch.ops.aten.clone.default
+            in_order = {"memory_format": torch.contiguous_format}
+            args = (_fall_back(self, clone, args[:1], in_order, reason), *args[1:])
         mark = _Mark(self, (args, kwargs))
         lowering.refused.clear()
         try:
@@ -121,21 +131,6 @@ def _realise_every_operation() -> None:
         return _fall_back(self, target, args, kwargs, refusal.what)
 
     GraphLowering.call_function = call_function
-
-
-@contextlib.contextmanager
-def _folded_constants_allowed() -> Iterator[None]:
-    """A fallback runs its operation on fakes; constants from fold_constants are real tensors.
-
-    Their sizes are numbers, not symbols that other sizes would then be made of.
-    """
-    mode = V.fake_mode
-    before = mode.allow_non_fake_inputs, mode.static_shapes
-    mode.allow_non_fake_inputs, mode.static_shapes = True, True
-    try:
-        yield
-    finally:
-        mode.allow_non_fake_inputs, mode.static_shapes = before
 
 
 def _fall_back(graph: GraphLowering, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -245,6 +240,29 @@ def _ask_no_questions() -> None:
         return stock(self, n)
 
     GraphLowering.run_node = run_node
+
+
+# -- ExternKernel.process_kernel: fakes are made of arguments, but not of folded constants ---------
+# A fallback runs its operation on fakes; constants from fold_constants are real tensors.
+
+
+def _run_fallbacks_on_folded_constants() -> None:
+    stock = ir.ExternKernel.process_kernel.__func__
+
+    @functools.wraps(stock)
+    def process_kernel(cls: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        if not compiles_for_spyre():
+            return stock(cls, kernel, *args, **kwargs)
+        mode = V.fake_mode
+        before = mode.allow_non_fake_inputs, mode.static_shapes
+        # Their sizes are numbers, not symbols that other sizes would then be made of.
+        mode.allow_non_fake_inputs, mode.static_shapes = True, True
+        try:
+            return stock(cls, kernel, *args, **kwargs)
+        finally:
+            mode.allow_non_fake_inputs, mode.static_shapes = before
+
+    ir.ExternKernel.process_kernel = classmethod(process_kernel)
 
 
 # -- Scheduler.unfusable_node: a device cannot say that it never fuses -----------------------------

@@ -26,6 +26,7 @@ from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import input_layouts
 from torch_spyre._inductor.graph import Buffer
 from torch_spyre._inductor.input_layouts import Placement
+from torch_spyre.compile_hooks import compiling_for_spyre
 
 NAME = "output_placements"
 
@@ -58,7 +59,8 @@ def inner_compiler(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def compile_inner(module: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
         if kwargs.get("is_backward"):
-            with input_layouts.knowing(saved, wanted):
+            # A backward graph may be compiled when it is called first, outside of compile_fx.
+            with input_layouts.knowing(saved, wanted), compiling_for_spyre():
                 return stock(module, example_inputs, **kwargs)
         inputs = module.graph.find_nodes(op="placeholder")
         wanted[:] = [input_layouts.placement_of(node.meta.get("val")) for node in inputs]

@@ -427,6 +427,13 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
       "Expected all tensors to be on the same device, but found at least two devices, spyre:",
       static_cast<int>(target.device.value_or(0)), " and cpu! (when calling ", full_name(reported),
       ")");
+  if (target.host_operand && target.device && schema.name().find("index") != std::string::npos) {
+    TORCH_CHECK(
+        on_spyre((*stack)[first].toTensor()),
+        "indices should be either on cpu or on the same device as the indexed tensor (cpu); copy "
+        "the indices to the cpu first (when calling ",
+        full_name(reported), ")");
+  }
   c10::DeviceIndex device = target.device.value_or(current_device());
   if (device_argument && device_argument->type() == kSpyre)
     device = resolve_device(*device_argument);
