@@ -134,9 +134,12 @@ std::string Sanitizer::describe_run(uint32_t run, int core) const {
     default:
       break;
   }
+  return "by " + name_of_run(run) + (core == kNoCore ? "" : ", core " + std::to_string(core));
+}
+
+std::string Sanitizer::name_of_run(uint32_t run) const {
   std::lock_guard lock(mutex_);
-  const std::string& who = names_[runs_[run - FIRST_RUN]];
-  return "by " + who + (core == kNoCore ? "" : ", core " + std::to_string(core));
+  return names_[runs_[run - FIRST_RUN]];
 }
 
 // ---- Plans -------------------------------------------------------------------------------------
@@ -188,14 +191,20 @@ CheckedLaunch::CheckedLaunch(Sanitizer& sanitizer, std::shared_ptr<const Checked
     }
     blocks_.push_back(range);
   }
-  const int pool = program_->names.pool;
-  if (pool >= 0 && static_cast<size_t>(pool) < blocks_.size()) {
-    const Range& range = blocks_[pool];
-    sanitizer_.device().forget(range.low, range.high - range.low);
-  }
   for (Address address : arguments_) {
     const auto first = std::find(arguments_.begin(), arguments_.end(), address);
     same_as_.push_back(static_cast<int>(first - arguments_.begin()));
+  }
+  const int pool = program_->names.pool;
+  if (program_->program->is_decided) {
+    std::vector<int64_t> own_kind = kind();
+    known_ = program_->known.find(own_kind, blocks_);
+    if (known_) return;
+    recorder_ = LaunchRecorder(std::move(own_kind), blocks_, pool);
+  }
+  if (pool >= 0 && static_cast<size_t>(pool) < blocks_.size()) {
+    const Range& range = blocks_[pool];
+    sanitizer_.device().forget(range.low, range.high - range.low);
   }
   if (program_->reference) find_reference_tags();
 }
@@ -205,12 +214,18 @@ uint64_t CheckedLaunch::seed_of(int argument) const {
   return kArguments + same_as_[argument];
 }
 
+std::vector<int64_t> CheckedLaunch::kind() const {
+  std::vector<int64_t> kind;
+  for (size_t i = 0; i < blocks_.size(); i++) {
+    kind.push_back(blocks_[i].high - blocks_[i].low);
+    kind.push_back(same_as_[i]);
+  }
+  return kind;
+}
+
 void CheckedLaunch::find_reference_tags() {
   auto tags = std::make_shared<ReferenceTags>();
-  for (size_t i = 0; i < blocks_.size(); i++) {
-    tags->launch.push_back(blocks_[i].high - blocks_[i].low);
-    tags->launch.push_back(same_as_[i]);
-  }
+  tags->launch = kind();
   if (program_->reference_tags && program_->reference_tags->launch == tags->launch) return;
   std::vector<int64_t> loop_index;
   run_reference(0, program_->reference->steps.size(), loop_index);
@@ -255,13 +270,17 @@ void CheckedLaunch::run_reference(size_t first, size_t last, std::vector<int64_t
 }
 
 void CheckedLaunch::before(size_t step, std::span<const int64_t> loop_index) {
+  if (known_) return;
   ShadowRun(*this, Flow::PROGRAM, step, program_->program->steps[step], loop_index).run();
   if (must_stop_) raise_findings(findings_);
 }
 
 void CheckedLaunch::finish() {
+  if (known_) return known_->leave(sanitizer_, blocks_, number_);
   if (findings_.empty() && program_->reference) compare_flows();
   if (!findings_.empty()) raise_findings(findings_);
+  auto known = recorder_.finish(sanitizer_, first_run_, written_, written_lx_);
+  if (known) program_->known.add(std::move(known));
 }
 
 // Where an intermediate begins its life in the pool or in a scratchpad, what was there before is
@@ -277,9 +296,11 @@ void CheckedLaunch::begin_buffer(size_t step, const ProgramNames::Buffer& buffer
     if (other != &buffer && other->overlaps(buffer)) return;
   }
   if (buffer.space == Space::LX) {
+    const auto number = static_cast<uint16_t>(number_of(buffer));
     for (int core = 0; core < sanitizer_.scratchpads(); core++) {
-      sanitizer_.scratchpad(core).forget(buffer.offset, buffer.bytes);
+      sanitizer_.scratchpad(core).fill(buffer.offset, buffer.bytes, begun_stick(number_, number));
     }
+    recorder_.begins({buffer.offset, buffer.bytes, number});
     return;
   }
   const Range& block = blocks_[buffer.argument];

@@ -217,6 +217,10 @@ std::shared_ptr<const ShadowProgram> parse_shadow(std::span<const std::byte> pro
       default:
         step.what = parse_topk(reader, step.head);
     }
+    result->is_decided &= !std::holds_alternative<GatherStep>(step.what);
+    for (const OperandAddress* address : addresses_of(step)) {
+      result->is_decided &= address->space != Space::DEVICE;
+    }
     result->steps.push_back(std::move(step));
   }
   return result;

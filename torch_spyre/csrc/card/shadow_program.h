@@ -98,6 +98,8 @@ struct ShadowStep {
 
 struct ShadowProgram {
   std::vector<ShadowStep> steps;  // a loop is followed by what it repeats, as in ParsedProgram
+  // Whether what it touches is decided by its words and arguments, and by no value in memory.
+  bool is_decided = true;
 };
 
 std::shared_ptr<const ShadowProgram> parse_shadow(std::span<const std::byte> program);

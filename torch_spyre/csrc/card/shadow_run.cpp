@@ -140,6 +140,7 @@ bool ShadowRun::read_stick(int number, int core, int64_t offset, Bits& data, uin
   data = Bits::full();
   if (flow_ == Flow::REFERENCE) return true;
   const StickState& state = place.shadow->state(stick);
+  note_found(number, place.base + offset, state);
   if (state.run == NOBODY || state.run == FREED) {
     if (quiet) {
       data = {};
@@ -160,6 +161,17 @@ bool ShadowRun::read_stick(int number, int core, int64_t offset, Bits& data, uin
   }
   data = state.data;
   return true;
+}
+
+// What is in a scratchpad from before the launch is not among what makes it known.
+void ShadowRun::note_found(int number, int64_t at, const StickState& state) {
+  if (state.run >= launch_.first_run_) return;
+  const OperandAddress& address = *addresses_[number];
+  if (address.space == Space::ARGUMENT) {
+    launch_.recorder_.finds(address.argument, at);
+  } else if (state.buffer == 0 || !(state == begun_stick(launch_.number_, state.buffer))) {
+    launch_.recorder_.give_up();
+  }
 }
 
 void ShadowRun::note_written(const Where& place, int number, int core, int64_t at) {

@@ -79,6 +79,8 @@ class ShadowRun {
   bool write_stick(int number, int core, int64_t offset, const Bits& data, uint64_t tag);
   bool is_inside(int number, int core, int64_t offset, bool writes);
   void note_written(const Where& where, int number, int core, int64_t at);
+  // Of a stick whose state makes a difference.
+  void note_found(int number, int64_t at, const StickState& state);
   void check_span(int number, int core, int64_t low, int64_t high);
 
   void find_buffer(Where& where, const OperandAddress& address);
