@@ -18,6 +18,7 @@ std::string joined(const std::vector<Finding>& findings) {
 }
 
 std::atomic<int> enabled_sanitizers{0};
+std::atomic<int64_t> launches_followed{0}, launches_known{0}, findings_raised{0};
 std::mutex all_mutex;  // guards the list
 std::vector<Sanitizer*>& all_sanitizers() {
   static auto* list = new std::vector<Sanitizer*>();
@@ -45,6 +46,7 @@ std::atomic<void (*)(const SanitizerFindings&)> raise_instead{nullptr};
 void set_raise_findings(void (*raise)(const SanitizerFindings& findings)) { raise_instead = raise; }
 
 void raise_findings(std::vector<Finding> findings) {
+  findings_raised += static_cast<int64_t>(findings.size());
   const SanitizerFindings found(std::move(findings));
   if (auto* raise = raise_instead.load()) raise(found);
   throw found;
@@ -276,6 +278,7 @@ void CheckedLaunch::before(size_t step, std::span<const int64_t> loop_index) {
 }
 
 void CheckedLaunch::finish() {
+  (known_ ? launches_known : launches_followed)++;
   if (known_) return known_->leave(sanitizer_, blocks_, number_);
   if (findings_.empty() && program_->reference) compare_flows();
   if (!findings_.empty()) raise_findings(findings_);
@@ -427,6 +430,10 @@ std::string CheckedLaunch::tensor_name(Space space, int argument,
   const std::string number = "argument " + std::to_string(argument);
   if (static_cast<size_t>(argument) < names.size()) return names[argument] + " (" + number + ")";
   return number;
+}
+
+SanitizerCounts sanitizer_counts() {
+  return {launches_followed.load(), launches_known.load(), findings_raised.load()};
 }
 
 bool is_sanitizing() { return enabled_sanitizers.load(std::memory_order_relaxed) > 0; }

@@ -107,6 +107,13 @@ struct CheckedProgram {
   mutable KnownLaunches known;
 };
 
+// Of all cards of the process, since it began.
+struct SanitizerCounts {
+  int64_t followed = 0, known = 0;  // launches that ran to their end
+  int64_t findings = 0;
+};
+SanitizerCounts sanitizer_counts();
+
 // Intermediates that are placed where another one is still needed.
 std::vector<Finding> check_plan(const std::string& kernel, const ProgramNames& names);
 

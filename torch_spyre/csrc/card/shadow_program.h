@@ -30,7 +30,10 @@ namespace spyre::card {
 struct ShadowInstruction {
   int opcode = 0;
   int destination = -1, a = -1, b = -1, c = -1;
-  uint64_t immediates = 0;
+  // Of arithmetic: how many registers it reads, whether their order counts, and what it is.
+  int inputs = 0;
+  bool commutes = false;
+  uint64_t tag = 0;
 };
 
 struct ShadowReduction {
