@@ -290,10 +290,9 @@ void CheckedLaunch::finish() {
 // gone: who still wants it has lost it. One that is never stored takes no memory away.
 void CheckedLaunch::begin_buffer(size_t step, const ProgramNames::Buffer& buffer) {
   if (program_->program->steps[step].head.loops > 0) return;  // it may last from turn to turn
-  const auto& operations = program_->names.steps[step];
-  const bool begins = buffer.begins && std::find(operations.begin(), operations.end(),
-                                                 buffer.first) != operations.end();
-  if (!begins || !begun_.insert(number_of(buffer)).second) return;
+  // The first step that writes it: not always that of its first operation, of several that write
+  // parts of it a later one may be joined to an earlier step.
+  if (!buffer.begins || !begun_.insert(number_of(buffer)).second) return;
   // Where two of one step share memory, the first is read before the second is written.
   for (const ProgramNames::Buffer* other : buffers_of(step)) {
     if (other != &buffer && other->overlaps(buffer)) return;
