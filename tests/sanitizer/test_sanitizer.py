@@ -196,14 +196,16 @@ def test_a_copy_between_layouts_is_checked_in_every_launch(tmp_path, shifted):
 def test_a_part_of_a_joined_tensor_that_is_written_before_its_first_part_is_no_fault():
     """The cast of the last part ends with the step of a chain that comes before the copies."""
 
-    def joined(x, y):
+    def joined(x, y, column, at):
         rows = x.sum(1, keepdim=True)
         both = torch.cat([rows, rows, F.leaky_relu(y)], 0)
-        return both.amin(), torch.expm1(both), torch.sigmoid(rows)
+        copied = rows.index_copy(-1, at, column)
+        return both.amin((0, 1)), torch.expm1(both), torch.sigmoid(copied)
 
     torch._dynamo.reset()
-    x, y = torch.randn(64, 1).half(), torch.randn(2, 1).half()
+    inputs = [torch.randn(64, 1).half(), torch.randn(2, 1).half(), torch.randn(64, 1).half()]
+    inputs.append(torch.zeros(1, dtype=torch.int64))
     with torch.spyre.sanitizer(), config.patch(cores=6):
-        found = torch.compile(joined)(x.to("spyre"), y.to("spyre"))
-    for result, expected in zip(found, joined(x, y), strict=True):
+        found = torch.compile(joined)(*(x.to("spyre") for x in inputs))
+    for result, expected in zip(found, joined(*inputs), strict=True):
         torch.testing.assert_close(result.cpu(), expected, rtol=1e-2, atol=1e-2)
