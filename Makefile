@@ -28,11 +28,11 @@ CPP     := $(wildcard torch_spyre/csrc/*.cpp torch_spyre/csrc/card/*.cpp)
 HEADERS := $(wildcard torch_spyre/csrc/*.h torch_spyre/csrc/card/*.h torch_spyre/csrc/card/*.inl)
 C_FILES  = $(CPP) $(HEADERS) $(wildcard tests/card/*.cpp tests/card/*.h)
 
-.PHONY: help setup run tour test test-all fuzz opinfo bench models profile lint format docs clean
+.PHONY: help setup run tour test test-all test-sanitized fuzz opinfo bench models profile lint format docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup: build/.extension $(VENV)/.installed ## make .venv with torch and build the device (only what changed)
 
@@ -47,6 +47,11 @@ test: setup $(VENV)/.models ## all tests
 
 test-all: setup $(VENV)/.models ## all tests, every operation on every number of cores
 	@$(BIN)/python -m pytest -n $(JOBS) --timeout 600 --full $(PYTEST) tests/
+
+# Checking takes a test's first launches several times as long: more time for each.
+test-sanitized: setup $(VENV)/.models ## all tests with every access of device programs checked; what is left out: tests/sanitized.py
+	@SPYRE_SANITIZE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 900 $(PYTEST) tests/
+	@SPYRE_SANITIZE=1 $(BIN)/python -m tests.fuzz --programs 300 --jobs $(JOBS) $(FUZZ)
 
 fuzz: setup ## 2,000 random programs, eager = compiled = CPU; failures become tests in build/fuzz; FUZZ="--first 5000"
 	@$(BIN)/python -m tests.fuzz --programs 2000 --jobs $(JOBS) $(FUZZ)

@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests import sanitized
+
 # Every run begins with empty caches, shared by its processes: what an earlier run compiled
 # must not decide what this one sees.
 CACHES = "TORCHINDUCTOR_CACHE_DIR"
@@ -32,6 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: one of many like it; run with --full (make test-all)")
+    if sanitized.is_wanted():
+        config.pluginmanager.register(sanitized.SanitizedRun())
     if not _is_worker(config):
         os.environ[CACHES] = tempfile.mkdtemp(prefix="spyre-tests-")  # workers inherit it
 

@@ -34,14 +34,21 @@ struct CheckedRig : Rig {
 
   // What is found, or nothing.
   std::string check(const std::vector<Words>& steps) {
-    auto program = std::make_shared<CheckedProgram>();
-    const auto bytes = program_of(steps);
+    load(steps);
+    return launch_again();
+  }
+  void load(const std::vector<Words>& steps) {
+    program = std::make_shared<CheckedProgram>();
+    bytes = program_of(steps);
     program->kernel = "kernel";
     program->program = parse_shadow(bytes);
     if (!reference.empty()) program->reference = parse_shadow(program_of(reference));
     program->names = names;
+  }
+  std::string launch_again() {
     try {
       CheckedLaunch launch(sanitizer, program, arguments);
+      was_known = launch.is_known();
       run_program(*parse_program({kProgramSegment, bytes}), arguments,
                   {memory, pool, numerics, lx.by_core(), nullptr, &launch});
       launch.finish();
@@ -50,6 +57,16 @@ struct CheckedRig : Rig {
     }
     return "";
   }
+  StickState state(int argument, int64_t stick) {
+    return sanitizer.device().state(sanitizer.offset_of(arguments[argument]) / kStick + stick);
+  }
+  void set_state(int argument, int64_t stick, const StickState& state) {
+    sanitizer.device().state(sanitizer.offset_of(arguments[argument]) / kStick + stick) = state;
+  }
+
+  std::shared_ptr<CheckedProgram> program;
+  std::vector<std::byte> bytes;
+  bool was_known = false;  // the last launch
 };
 
 bool has(const std::string& text, const std::string& part) {
@@ -97,6 +114,83 @@ TEST(a_right_program_is_left_alone) {
   CHECK_EQ(rig.check({tile_step(exponential())}), "");
   CHECK(
       rig.sanitizer.device().state(rig.sanitizer.offset_of(rig.arguments[1]) / kStick).data.all());
+}
+
+TEST(a_launch_like_a_clean_one_is_known_and_leaves_the_same) {
+  CheckedRig rig;
+  rig.add(4, 40);
+  rig.add_empty(4);
+  CHECK_EQ(rig.check({tile_step(exponential())}), "");
+  CHECK(!rig.was_known);
+  std::vector<StickState> followed;
+  for (int i = 0; i < 4; i++) {
+    followed.push_back(rig.state(1, i));
+    rig.set_state(1, i, {});  // as if it were allocated anew
+  }
+  CHECK_EQ(rig.launch_again(), "");
+  CHECK(rig.was_known);
+  for (int i = 0; i < 4; i++) {
+    const StickState state = rig.state(1, i);
+    CHECK(state.data == followed[i].data && state.data == Bits::range(0, 80));
+    CHECK_EQ(state.core, followed[i].core);
+    CHECK(state.run > followed[i].run);
+    CHECK_EQ(rig.sanitizer.describe_run(state.run, state.core),
+             rig.sanitizer.describe_run(followed[i].run, followed[i].core));
+  }
+}
+
+TEST(a_launch_that_begins_with_other_data_is_followed_again) {
+  CheckedRig rig;
+  rig.add(4);
+  rig.add_empty(4);
+  CHECK_EQ(rig.check({tile_step(lane_sum(~uint64_t{0}))}), "");
+  const StickState data = rig.state(0, 2);
+  rig.set_state(0, 2, {Bits::range(0, 126), data.run, kNoCore, 0});
+  CHECK(has(rig.launch_again(), "reads padding as data"));
+  rig.set_state(0, 2, {});
+  CHECK(has(rig.launch_again(), "reads bytes that nobody wrote"));
+  rig.set_state(0, 2, data);
+  CHECK_EQ(rig.launch_again(), "");
+  CHECK(rig.was_known);
+}
+
+TEST(a_launch_with_tensors_that_are_the_same_or_smaller_is_followed_again) {
+  CheckedRig rig;
+  rig.add(4);
+  rig.add(4);
+  CHECK_EQ(rig.check({tile_step(exponential())}), "");
+  const std::vector<Address> both = rig.arguments;
+  rig.arguments[1] = both[0];
+  CHECK_EQ(rig.launch_again(), "");
+  CHECK(!rig.was_known);
+  rig.arguments = both;
+  rig.add(3);
+  rig.arguments = {both[0], rig.arguments[2]};
+  CHECK(has(rig.launch_again(), "writes outside of its tensor"));
+}
+
+TEST(a_launch_with_parts_of_one_tensor_is_never_known) {
+  CheckedRig rig;
+  rig.add(8);
+  rig.arguments.push_back(rig.arguments[0] + 4 * kStick);
+  rig.load({tile_step(exponential())});
+  for (int i = 0; i < 3; i++) {
+    CHECK_EQ(rig.launch_again(), "");
+    CHECK(!rig.was_known);
+  }
+}
+
+TEST(a_launch_that_reads_what_was_in_a_scratchpad_is_never_known) {
+  CheckedRig rig;
+  rig.add(4);
+  rig.add_empty(4);
+  TileSpec spec = exponential();
+  spec.operands[0].space = Space::LX;
+  rig.load({tile_step(spec)});
+  for (int i = 0; i < 3; i++) {
+    CHECK_EQ(rig.launch_again(), "");
+    CHECK(!rig.was_known);
+  }
 }
 
 TEST(an_address_behind_the_tensor_is_found_before_the_step_runs) {

@@ -76,6 +76,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]
     "largest": (lambda x: torch.topk(x, 5, dim=0)[0], lambda: [half(40, 100)]),
     "float32": (lambda x, y: (x.float() + y.float()) / 3, lambda: [half(33, 100), half(33, 100)]),
     "two ways": (_two_ways, lambda: [half(128, 256) / 8, half(256, 128) / 8]),
+    "turned in LX": (
+        lambda x, w: torch.relu(x @ w).transpose(1, 2) @ x,
+        lambda: [half(2, 128, 64) / 8, half(64, 128) / 8],
+    ),
     "broadcast": (
         lambda x, r, c: x * r - c,
         lambda: [half(66, 140), half(140), half(66, 1)],

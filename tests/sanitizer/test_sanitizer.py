@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._inductor.utils import fresh_cache
 
 import torch_spyre._C as _C
 from tests.sanitizer.cases import handmade_cases, record
 from tests.sanitizer.faults import Case, write_code
+from torch_spyre._inductor import config
 from torch_spyre.backend.checking import write_checks
 from torch_spyre.backend.steps import Copy, Tile, addresses, with_addresses
 from torch_spyre.device.sanitizer import Finding
@@ -189,3 +191,21 @@ def test_a_copy_between_layouts_is_checked_in_every_launch(tmp_path, shifted):
             except torch.spyre.SanitizerError as error:
                 said.append(re.sub(r"0x[0-9a-f]+", "address", str(error)))
     assert bool(said[0]) == shifted and said[0] == said[1] == said[2], said
+
+
+def test_a_part_of_a_joined_tensor_that_is_written_before_its_first_part_is_no_fault():
+    """The cast of the last part ends with the step of a chain that comes before the copies."""
+
+    def joined(x, y, column, at):
+        rows = x.sum(1, keepdim=True)
+        both = torch.cat([rows, rows, F.leaky_relu(y)], 0)
+        copied = rows.index_copy(-1, at, column)
+        return both.amin((0, 1)), torch.expm1(both), torch.sigmoid(copied)
+
+    torch._dynamo.reset()
+    inputs = [torch.randn(64, 1).half(), torch.randn(2, 1).half(), torch.randn(64, 1).half()]
+    inputs.append(torch.zeros(1, dtype=torch.int64))
+    with torch.spyre.sanitizer(), config.patch(cores=6):
+        found = torch.compile(joined)(*(x.to("spyre") for x in inputs))
+    for result, expected in zip(found, joined(*inputs), strict=True):
+        torch.testing.assert_close(result.cpu(), expected, rtol=1e-2, atol=1e-2)

@@ -97,10 +97,30 @@ def _writes_whole_sticks(access: Access, found: Walk, layout: SpyreTensorLayout)
         return True
     if found.size % layout.elems_per_stick() == 0:
         return True
+    return found.end == _stick_row(access, layout)
+
+
+def _stick_row(access: Access, layout: SpyreTensorLayout) -> int:
+    """Elements along the dimension of the sticks; 0 where there is none."""
     stride = layout.stride_map[-1]
     size, strides = access.buffer.placed or (access.buffer.size, access.buffer.stride)
-    row = next((n for n, s in zip(size, strides, strict=True) if s == stride and n > 1), 0)
-    return found.end == row
+    return next((n for n, s in zip(size, strides, strict=True) if s == stride and n > 1), 0)
+
+
+def _ends_too_early(op: Operation, access: Access, found: Walk | None, layouts: Assignment) -> bool:
+    """Whether an input of half as wide sticks has, from where its view begins, fewer of them than
+    the wide ones of others take: of 97 float32 from 32 on there are 3 sticks, and a cast of these
+    65 to 16 bits takes 4. From the begin on, the layout says where they end."""
+    if found is None or found.stick is None or found.end <= found.size:
+        return False
+    layout = _layout_in(access, layouts)
+    walks = [(walk_of(a, op, layouts), _layout_in(a, layouts)) for a in (*op.inputs, op.output)]
+    unit = max(a.elems_per_stick() for w, a in walks if w is not None and w.stick == found.stick)
+    eps = layout.elems_per_stick()
+    if unit <= eps:
+        return False
+    taken = found.end - found.size + -(-found.size // unit) * unit
+    return taken > -(-_stick_row(access, layout) // eps) * eps
 
 
 def needs(op: Operation, layouts: Assignment) -> list[Need]:
@@ -201,6 +221,8 @@ def _stick_needs(op: Operation, layouts: Assignment) -> list[Need]:
     for position, access in enumerate(op.inputs):
         found = walk_of(access, op, layouts)
         why = _mismatch(found, wanted)
+        if not why and _ends_too_early(op, access, found, layouts):
+            why = "its view ends with a part of a wider stick of others"
         if why:
             used = access.index.free_symbols
             stick = wanted if wanted in used else None

@@ -22,6 +22,7 @@ import sympy
 from torch_spyre._inductor.codegen.access import Access, kind_of, read_accesses
 from torch_spyre._inductor.codegen.coordinates import Misaligned, parse
 from torch_spyre._inductor.codegen.relayout import relayout_info
+from torch_spyre._inductor.layouts import WIDENED
 from torch_spyre._inductor.matmul_model import best_split
 from torch_spyre._inductor.matmul_model import divisors as _divisors
 from torch_spyre._inductor.op_spec import OpSpec
@@ -172,12 +173,14 @@ def _relayout_sizes(op: OpSpec) -> dict[sympy.Symbol, int]:
     if stick.const:
         return sizes
     eps = info["device_size"][-1]
+    # What a cast has spread over a pair of sticks is in both.
+    unit = 2 * eps if op.args[-1].element_arrangement == WIDENED.name else eps
     lanes = {term.var: term for term in stick.terms}
     for symbol, size in ranges.items():
         if symbol not in lanes:
             sizes[symbol] = size
         elif len(lanes) == 1 and lanes[symbol].num == 1 and lanes[symbol].mod == eps:
-            sizes[symbol] = size // eps if size % eps == 0 else 1
+            sizes[symbol] = size // unit if size % unit == 0 else 1
     return sizes
 
 

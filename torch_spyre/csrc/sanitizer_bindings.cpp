@@ -59,6 +59,19 @@ void bind_sanitizer(py::module& m) {
   m.def("_set_sanitizing", &set_sanitizing, py::arg("on"),
         "Check every access of device programs, or no longer. Waits for the cards.");
   m.def("_is_sanitizing", &card::is_sanitizing);
+  m.def(
+      "_sanitizer_counts",
+      [] {
+        const card::SanitizerCounts counts = card::sanitizer_counts();
+        py::dict result;
+        result["followed"] = counts.followed;
+        result["known"] = counts.known;
+        result["findings"] = counts.findings;
+        return result;
+      },
+      "Launches that were checked, followed access by access or known from one like it, and what "
+      "was "
+      "found.");
 }
 
 }  // namespace spyre

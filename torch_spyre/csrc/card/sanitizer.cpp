@@ -18,6 +18,7 @@ std::string joined(const std::vector<Finding>& findings) {
 }
 
 std::atomic<int> enabled_sanitizers{0};
+std::atomic<int64_t> launches_followed{0}, launches_known{0}, findings_raised{0};
 std::mutex all_mutex;  // guards the list
 std::vector<Sanitizer*>& all_sanitizers() {
   static auto* list = new std::vector<Sanitizer*>();
@@ -45,6 +46,7 @@ std::atomic<void (*)(const SanitizerFindings&)> raise_instead{nullptr};
 void set_raise_findings(void (*raise)(const SanitizerFindings& findings)) { raise_instead = raise; }
 
 void raise_findings(std::vector<Finding> findings) {
+  findings_raised += static_cast<int64_t>(findings.size());
   const SanitizerFindings found(std::move(findings));
   if (auto* raise = raise_instead.load()) raise(found);
   throw found;
@@ -134,9 +136,12 @@ std::string Sanitizer::describe_run(uint32_t run, int core) const {
     default:
       break;
   }
+  return "by " + name_of_run(run) + (core == kNoCore ? "" : ", core " + std::to_string(core));
+}
+
+std::string Sanitizer::name_of_run(uint32_t run) const {
   std::lock_guard lock(mutex_);
-  const std::string& who = names_[runs_[run - FIRST_RUN]];
-  return "by " + who + (core == kNoCore ? "" : ", core " + std::to_string(core));
+  return names_[runs_[run - FIRST_RUN]];
 }
 
 // ---- Plans -------------------------------------------------------------------------------------
@@ -188,14 +193,20 @@ CheckedLaunch::CheckedLaunch(Sanitizer& sanitizer, std::shared_ptr<const Checked
     }
     blocks_.push_back(range);
   }
-  const int pool = program_->names.pool;
-  if (pool >= 0 && static_cast<size_t>(pool) < blocks_.size()) {
-    const Range& range = blocks_[pool];
-    sanitizer_.device().forget(range.low, range.high - range.low);
-  }
   for (Address address : arguments_) {
     const auto first = std::find(arguments_.begin(), arguments_.end(), address);
     same_as_.push_back(static_cast<int>(first - arguments_.begin()));
+  }
+  const int pool = program_->names.pool;
+  if (program_->program->is_decided) {
+    std::vector<int64_t> own_kind = kind();
+    known_ = program_->known.find(own_kind, blocks_);
+    if (known_) return;
+    recorder_ = LaunchRecorder(std::move(own_kind), blocks_, pool);
+  }
+  if (pool >= 0 && static_cast<size_t>(pool) < blocks_.size()) {
+    const Range& range = blocks_[pool];
+    sanitizer_.device().forget(range.low, range.high - range.low);
   }
   if (program_->reference) find_reference_tags();
 }
@@ -205,12 +216,18 @@ uint64_t CheckedLaunch::seed_of(int argument) const {
   return kArguments + same_as_[argument];
 }
 
+std::vector<int64_t> CheckedLaunch::kind() const {
+  std::vector<int64_t> kind;
+  for (size_t i = 0; i < blocks_.size(); i++) {
+    kind.push_back(blocks_[i].high - blocks_[i].low);
+    kind.push_back(same_as_[i]);
+  }
+  return kind;
+}
+
 void CheckedLaunch::find_reference_tags() {
   auto tags = std::make_shared<ReferenceTags>();
-  for (size_t i = 0; i < blocks_.size(); i++) {
-    tags->launch.push_back(blocks_[i].high - blocks_[i].low);
-    tags->launch.push_back(same_as_[i]);
-  }
+  tags->launch = kind();
   if (program_->reference_tags && program_->reference_tags->launch == tags->launch) return;
   std::vector<int64_t> loop_index;
   run_reference(0, program_->reference->steps.size(), loop_index);
@@ -255,31 +272,37 @@ void CheckedLaunch::run_reference(size_t first, size_t last, std::vector<int64_t
 }
 
 void CheckedLaunch::before(size_t step, std::span<const int64_t> loop_index) {
+  if (known_) return;
   ShadowRun(*this, Flow::PROGRAM, step, program_->program->steps[step], loop_index).run();
   if (must_stop_) raise_findings(findings_);
 }
 
 void CheckedLaunch::finish() {
+  (known_ ? launches_known : launches_followed)++;
+  if (known_) return known_->leave(sanitizer_, blocks_, number_);
   if (findings_.empty() && program_->reference) compare_flows();
   if (!findings_.empty()) raise_findings(findings_);
+  auto known = recorder_.finish(sanitizer_, first_run_, written_, written_lx_);
+  if (known) program_->known.add(std::move(known));
 }
 
 // Where an intermediate begins its life in the pool or in a scratchpad, what was there before is
 // gone: who still wants it has lost it. One that is never stored takes no memory away.
 void CheckedLaunch::begin_buffer(size_t step, const ProgramNames::Buffer& buffer) {
   if (program_->program->steps[step].head.loops > 0) return;  // it may last from turn to turn
-  const auto& operations = program_->names.steps[step];
-  const bool begins = buffer.begins && std::find(operations.begin(), operations.end(),
-                                                 buffer.first) != operations.end();
-  if (!begins || !begun_.insert(number_of(buffer)).second) return;
+  // The first step that writes it: not always that of its first operation, of several that write
+  // parts of it a later one may be joined to an earlier step.
+  if (!buffer.begins || !begun_.insert(number_of(buffer)).second) return;
   // Where two of one step share memory, the first is read before the second is written.
   for (const ProgramNames::Buffer* other : buffers_of(step)) {
     if (other != &buffer && other->overlaps(buffer)) return;
   }
   if (buffer.space == Space::LX) {
+    const auto number = static_cast<uint16_t>(number_of(buffer));
     for (int core = 0; core < sanitizer_.scratchpads(); core++) {
-      sanitizer_.scratchpad(core).forget(buffer.offset, buffer.bytes);
+      sanitizer_.scratchpad(core).fill(buffer.offset, buffer.bytes, begun_stick(number_, number));
     }
+    recorder_.begins({buffer.offset, buffer.bytes, number});
     return;
   }
   const Range& block = blocks_[buffer.argument];
@@ -406,6 +429,10 @@ std::string CheckedLaunch::tensor_name(Space space, int argument,
   const std::string number = "argument " + std::to_string(argument);
   if (static_cast<size_t>(argument) < names.size()) return names[argument] + " (" + number + ")";
   return number;
+}
+
+SanitizerCounts sanitizer_counts() {
+  return {launches_followed.load(), launches_known.load(), findings_raised.load()};
 }
 
 bool is_sanitizing() { return enabled_sanitizers.load(std::memory_order_relaxed) > 0; }

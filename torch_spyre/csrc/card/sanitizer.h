@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "dma.h"
+#include "known_launch.h"
 #include "memory.h"
 #include "program.h"
 #include "shadow.h"
@@ -103,7 +104,15 @@ struct CheckedProgram {
   ProgramNames names;
   std::vector<Finding> plan;  // what is wrong with it before it runs
   mutable std::shared_ptr<const ReferenceTags> reference_tags;  // of the last kind of launch
+  mutable KnownLaunches known;
 };
+
+// Of all cards of the process, since it began.
+struct SanitizerCounts {
+  int64_t followed = 0, known = 0;  // launches that ran to their end
+  int64_t findings = 0;
+};
+SanitizerCounts sanitizer_counts();
 
 // Intermediates that are placed where another one is still needed.
 std::vector<Finding> check_plan(const std::string& kernel, const ProgramNames& names);
@@ -137,6 +146,7 @@ class Sanitizer final : public MemoryWatcher {
   // A writer; runs of the same name are different ones.
   uint32_t new_run(const std::string& who);
   std::string describe_run(uint32_t run, int core) const;
+  std::string name_of_run(uint32_t run) const;
   uint64_t new_launch() { return ++launches_; }
 
  private:
@@ -164,13 +174,13 @@ class CheckedLaunch final : public StepObserver {
   void before(size_t step, std::span<const int64_t> loop_index) override;
   // Throws SanitizerFindings if there were any.
   void finish();
+  // Whether it is like an earlier one that was clean: then its steps are not followed.
+  bool is_known() const { return known_ != nullptr; }
 
  private:
   friend class ShadowRun;
-  struct Range {
-    Shadow* shadow = nullptr;
-    int64_t low = 0, high = 0;
-  };
+  using Range = ShadowRange;
+  std::vector<int64_t> kind() const;
   void find_reference_tags();
   void run_reference(size_t first, size_t last, std::vector<int64_t>& loop_index);
   ReferenceTags::Piece read_reference(const Range& range, int64_t start) const;
@@ -202,8 +212,10 @@ class CheckedLaunch final : public StepObserver {
   uint32_t first_run_;  // later ones are of this launch
   std::vector<Finding> findings_;
   std::set<std::tuple<std::string, std::string, int64_t>> reported_;
-  std::set<int> begun_;     // numbers of buffers
-  bool must_stop_ = false;  // a step would leave its memory
+  std::set<int> begun_;                       // numbers of buffers
+  bool must_stop_ = false;                    // a step would leave its memory
+  std::shared_ptr<const KnownLaunch> known_;  // that it is like, if there is one
+  LaunchRecorder recorder_;
 };
 
 // ---- Copies of the host ------------------------------------------------------------------------

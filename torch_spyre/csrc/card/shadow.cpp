@@ -43,8 +43,9 @@ void Shadow::fill(size_t first, size_t bytes, const StickState& state) {
 }
 
 // Pages that hold nothing else go back to the host: large tensors cost nothing before they are
-// written.
+// written. For smaller ones it costs less to write the pages than to get new ones.
 void Shadow::forget(size_t first, size_t bytes) {
+  constexpr ptrdiff_t kMostWritten = (4 << 20) / sizeof(StickState);
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   StickState* const begin = states_ + first / kStickBytes;
   StickState* const end =
@@ -55,7 +56,7 @@ void Shadow::forget(size_t first, size_t bytes) {
   };
   std::byte* const first_page = round_up(begin);
   std::byte* const last_page = round_up(end) - page;
-  if (last_page <= first_page) {
+  if (last_page <= first_page || end - begin <= kMostWritten) {
     std::fill(begin, end, StickState{});
     return;
   }

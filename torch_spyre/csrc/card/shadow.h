@@ -47,6 +47,7 @@ struct Bits {
   }
   constexpr Bits operator&(const Bits& o) const { return {low & o.low, high & o.high}; }
   constexpr Bits operator|(const Bits& o) const { return {low | o.low, high | o.high}; }
+  constexpr bool operator==(const Bits&) const = default;
 };
 
 // Numbers of writers that are no run of a step.
@@ -59,7 +60,14 @@ struct StickState {
   uint32_t run = NOBODY;  // who wrote last: a run of a step, a copy of the host
   uint16_t core = 0;      // of that run
   uint16_t buffer = 0;    // of the kernel, as which it was written; 0: not known
+
+  constexpr bool operator==(const StickState&) const = default;
 };
+
+// Of a scratchpad that an intermediate has taken over in a launch: nobody wrote it since.
+constexpr StickState begun_stick(uint64_t launch, uint16_t buffer) {
+  return {{}, NOBODY, static_cast<uint16_t>(launch), buffer};
+}
 
 // Where the content of a stick came from. Counts only in the launch that noted it; before that a
 // stick is what it was when the launch began, which its place in its tensor names.

@@ -137,6 +137,7 @@ void ShadowRun::add_to_stick(int number, int core, int64_t offset, uint64_t sum,
   place.shadow->set_tag(flow_, stick, launch_.number_, tag + sum);
   if (flow_ == Flow::REFERENCE) return;
   StickState& state = place.shadow->state(stick);
+  note_found(number, place.base + offset, state);
   if (state.run == run_ && state.core != core) {
     report("writes a stick that another core writes in the same step", number, core, offset);
   }

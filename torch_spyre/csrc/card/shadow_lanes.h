@@ -18,26 +18,6 @@ inline constexpr uint64_t kNextStick =
     0xA24BAED4963EE407;                                    // between the tags of one group's sticks
 inline constexpr uint64_t kVariance = 0x9FB21C651E98DF25;  // between the tags of mean and variance
 
-inline bool is_commutative(int opcode) {
-  switch (opcode) {
-    case ADD:
-    case MUL:
-    case MAXIMUM:
-    case MINIMUM:
-    case EQ:
-    case NE:
-    case INT_ADD:
-    case INT_MUL:
-    case INT_MAX_OF:
-    case INT_MIN_OF:
-    case INT_EQ:
-    case INT_NE:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // The number of ones at the low end, if there are no others; else -1.
 inline int prefix_of(const Bits& bits) {
   const int low = std::countr_one(bits.low), high = std::countr_one(bits.high);
@@ -119,11 +99,25 @@ class Counter {
   }
   int64_t count() const { return count_; }
   int64_t operator[](int dim) const { return index_[dim]; }
-  void next() {
+  // Gives the dimension that moved on, those behind it began anew; -1: all did.
+  int next() {
     for (int d = static_cast<int>(index_.size()) - 1; d >= 0; d--) {
-      if (++index_[d] < extents_[d]) return;
+      if (++index_[d] < extents_[d]) return d;
       index_[d] = 0;
     }
+    return -1;
+  }
+  // For each dimension what a sum over strides grows by when it moves on; last, when all begin
+  // anew.
+  std::vector<int64_t> steps(const std::vector<int64_t>& strides, int first = 0) const {
+    std::vector<int64_t> result(index_.size() + 1);
+    int64_t back = 0;
+    for (size_t d = index_.size(); d-- > 0;) {
+      result[d] = strides[first + d] - back;
+      back += (extents_[d] - 1) * strides[first + d];
+    }
+    result.back() = -back;
+    return result;
   }
   int64_t dot(const std::vector<int64_t>& strides, int first = 0) const {
     int64_t sum = 0;

@@ -24,6 +24,26 @@ enum Kind : int64_t {
   RING
 };
 
+bool is_commutative(int opcode) {
+  switch (opcode) {
+    case ADD:
+    case MUL:
+    case MAXIMUM:
+    case MINIMUM:
+    case EQ:
+    case NE:
+    case INT_ADD:
+    case INT_MUL:
+    case INT_MAX_OF:
+    case INT_MIN_OF:
+    case INT_EQ:
+    case INT_NE:
+      return true;
+    default:
+      return false;
+  }
+}
+
 StepHead read_head(WordReader& reader) {
   StepHead head;
   head.kind = reader.next();
@@ -45,9 +65,10 @@ std::vector<ShadowInstruction> read_code(WordReader& reader) {
   std::vector<ShadowInstruction> code;
   for (int64_t left = reader.next(); left > 0; left--) {
     const std::vector<int64_t> words = reader.list(8);
-    code.push_back({static_cast<int>(words[0]), static_cast<int>(words[1]),
-                    static_cast<int>(words[2]), static_cast<int>(words[3]),
-                    static_cast<int>(words[4]), mix(words[5], words[6])});
+    const int opcode = static_cast<int>(words[0]);
+    code.push_back({opcode, static_cast<int>(words[1]), static_cast<int>(words[2]),
+                    static_cast<int>(words[3]), static_cast<int>(words[4]), inputs_of(opcode),
+                    is_commutative(opcode), mix(opcode, mix(words[5], words[6]))});
   }
   return code;
 }
@@ -138,7 +159,7 @@ ShadowMatmul read_matmul(WordReader& reader, const StepHead& head) {
   }
   step.epilogue = read_code(reader);
   // Without instructions the sums are stored as they are.
-  if (step.epilogue.empty()) step.epilogue.push_back({STORE, 0, 0, -1, -1, 0});
+  if (step.epilogue.empty()) step.epilogue.push_back({STORE, 0, 0});
   return step;
 }
 
@@ -216,6 +237,10 @@ std::shared_ptr<const ShadowProgram> parse_shadow(std::span<const std::byte> pro
         break;
       default:
         step.what = parse_topk(reader, step.head);
+    }
+    result->is_decided &= !std::holds_alternative<GatherStep>(step.what);
+    for (const OperandAddress* address : addresses_of(step)) {
+      result->is_decided &= address->space != Space::DEVICE;
     }
     result->steps.push_back(std::move(step));
   }

@@ -30,7 +30,10 @@ namespace spyre::card {
 struct ShadowInstruction {
   int opcode = 0;
   int destination = -1, a = -1, b = -1, c = -1;
-  uint64_t immediates = 0;
+  // Of arithmetic: how many registers it reads, whether their order counts, and what it is.
+  int inputs = 0;
+  bool commutes = false;
+  uint64_t tag = 0;
 };
 
 struct ShadowReduction {
@@ -98,6 +101,8 @@ struct ShadowStep {
 
 struct ShadowProgram {
   std::vector<ShadowStep> steps;  // a loop is followed by what it repeats, as in ParsedProgram
+  // Whether what it touches is decided by its words and arguments, and by no value in memory.
+  bool is_decided = true;
 };
 
 std::shared_ptr<const ShadowProgram> parse_shadow(std::span<const std::byte> program);

@@ -100,10 +100,9 @@ void ShadowRun::report(const char* what, int number, int core, int64_t offset,
   launch_.report(std::move(finding), static_cast<int64_t>(number));
 }
 
-bool ShadowRun::is_inside(int number, int core, int64_t offset, bool writes) {
+bool ShadowRun::report_outside(int number, int core, int64_t offset, bool writes) {
   const Where& place = where(number, core);
   const int64_t at = place.base + offset;
-  if (at >= place.low && at + kStickBytes <= place.high && at % kStickBytes == 0) return true;
   if (flow_ == Flow::REFERENCE) return false;
   const Space space = addresses_[number]->space;
   // Scratchpads in one piece have no shadow: only programs whose files are gone run so.
@@ -140,6 +139,7 @@ bool ShadowRun::read_stick(int number, int core, int64_t offset, Bits& data, uin
   data = Bits::full();
   if (flow_ == Flow::REFERENCE) return true;
   const StickState& state = place.shadow->state(stick);
+  note_found(number, place.base + offset, state);
   if (state.run == NOBODY || state.run == FREED) {
     if (quiet) {
       data = {};
@@ -160,6 +160,17 @@ bool ShadowRun::read_stick(int number, int core, int64_t offset, Bits& data, uin
   }
   data = state.data;
   return true;
+}
+
+// What is in a scratchpad from before the launch is not among what makes it known.
+void ShadowRun::note_found(int number, int64_t at, const StickState& state) {
+  if (state.run >= launch_.first_run_) return;
+  const OperandAddress& address = *addresses_[number];
+  if (address.space == Space::ARGUMENT) {
+    launch_.recorder_.finds(address.argument, at);
+  } else if (state.buffer == 0 || !(state == begun_stick(launch_.number_, state.buffer))) {
+    launch_.recorder_.give_up();
+  }
 }
 
 void ShadowRun::note_written(const Where& place, int number, int core, int64_t at) {
@@ -272,6 +283,10 @@ void ShadowRun::store(const TileOperand& operand, int number, int core, int64_t 
   }
   const int bytes = bytes_per_lane(operand.format);
   const int per_stick = lanes_per_stick(operand.format);
+  if (per_stick == lanes && value.data.covers(Bits::range(0, lanes))) {  // the usual case
+    write_stick(number, core, offset, Bits::full(), value.tag);
+    return;
+  }
   for (int i = 0; i < lanes / per_stick && i < sticks_left; i++, offset += operand.sub_stride) {
     const Bits own = shifted_right(value.data, i * per_stick) & Bits::range(0, per_stick);
     write_stick(number, core, offset, bytes_of_lanes(own, bytes), value.tag + i * kNextStick);
@@ -327,9 +342,8 @@ void ShadowRun::execute(const Code& code, std::span<const TileOperand> operands,
         Register value;
         uint64_t tags[3] = {0, 0, 0};
         int count = 0;
-        const int inputs = inputs_of(in.opcode);
         for (int source : {in.a, in.b, in.c}) {
-          if (count == inputs) break;
+          if (count == in.inputs) break;
           const Register& input = registers[source];
           value.data = value.data & input.data;
           if (input.operand >= 0 && value.operand < 0) {
@@ -338,8 +352,10 @@ void ShadowRun::execute(const Code& code, std::span<const TileOperand> operands,
           }
           tags[count++] = input.tag;
         }
-        if (is_commutative(in.opcode) && tags[1] < tags[0]) std::swap(tags[0], tags[1]);
-        value.tag = mix(mix(mix(tags[0], tags[1]), tags[2]), mix(in.opcode, in.immediates));
+        if (in.commutes && tags[1] < tags[0]) std::swap(tags[0], tags[1]);
+        value.tag = mix(tags[0], in.tag);
+        if (count > 1) value.tag = mix(value.tag, tags[1]);
+        if (count > 2) value.tag = mix(value.tag, tags[2]);
         registers[in.destination] = value;
       }
     }
@@ -394,10 +410,23 @@ void ShadowRun::run_team(const ShadowTile& step, const std::vector<int>& team) {
     reduced_by_core.emplace_back(step.extents_of(core) + step.kept, step.reduced);
   const int64_t kept_points = kept.count();
   std::vector<int64_t> kept_offsets(operands), offsets(operands);
+  // How offsets grow from point to point: [operand], and [member of the team][operand].
+  std::vector<std::vector<int64_t>> kept_steps;
+  std::vector<std::vector<std::vector<int64_t>>> reduced_steps(team.size());
+  for (const TileOperand& operand : step.operands) {
+    kept_steps.push_back(kept.steps(operand.strides));
+    for (size_t member = 0; member < team.size(); member++) {
+      reduced_steps[member].push_back(reduced_by_core[member].steps(operand.strides, step.kept));
+    }
+  }
+  const auto advance = [&](Counter& point, std::vector<int64_t>& at,
+                           const std::vector<std::vector<int64_t>>& steps) {
+    const int moved = point.next();
+    for (int i = 0; i < operands; i++) at[i] += moved < 0 ? steps[i].back() : steps[i][moved];
+  };
   std::vector<Register> lanes, results(kRegisters);
   std::vector<Total> totals(kRegisters);
-  for (int64_t k = 0; k < kept_points; k++, kept.next()) {
-    for (int i = 0; i < operands; i++) kept_offsets[i] = kept.dot(step.operands[i].strides);
+  for (int64_t k = 0; k < kept_points; k++, advance(kept, kept_offsets, kept_steps)) {
     const int64_t kept_group = stick_kept ? kept[step.stick_dim] : 0;
     for (size_t p = 0; p < step.phases.size(); p++) {
       const ShadowPhase& phase = step.phases[p];
@@ -410,10 +439,8 @@ void ShadowRun::run_team(const ShadowTile& step, const std::vector<int>& team) {
         if (lanes.size() < static_cast<size_t>(points * kRegisters)) {
           lanes.resize(points * kRegisters);
         }
-        for (int64_t r = 0; r < points; r++, reduced.next()) {
-          for (int i = 0; i < operands; i++) {
-            offsets[i] = kept_offsets[i] + reduced.dot(step.operands[i].strides, step.kept);
-          }
+        offsets = kept_offsets;
+        for (int64_t r = 0; r < points; r++, advance(reduced, offsets, reduced_steps[member])) {
           int64_t group = kept_group;
           if (step.stick_dim >= step.kept) group = reduced[step.stick_dim - step.kept];
           Register* registers = lanes.data() + r * kRegisters;

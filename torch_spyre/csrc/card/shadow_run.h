@@ -77,8 +77,16 @@ class ShadowRun {
   bool read_stick(int number, int core, int64_t offset, Bits& data, uint64_t& tag,
                   bool quiet = false);
   bool write_stick(int number, int core, int64_t offset, const Bits& data, uint64_t tag);
-  bool is_inside(int number, int core, int64_t offset, bool writes);
+  bool is_inside(int number, int core, int64_t offset, bool writes) {
+    const Where& place = where(number, core);
+    const int64_t at = place.base + offset;
+    if (at >= place.low && at + kStickBytes <= place.high && at % kStickBytes == 0) return true;
+    return report_outside(number, core, offset, writes);
+  }
+  bool report_outside(int number, int core, int64_t offset, bool writes);  // false
   void note_written(const Where& where, int number, int core, int64_t at);
+  // Of a stick whose state makes a difference.
+  void note_found(int number, int64_t at, const StickState& state);
   void check_span(int number, int core, int64_t low, int64_t high);
 
   void find_buffer(Where& where, const OperandAddress& address);
