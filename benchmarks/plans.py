@@ -67,10 +67,13 @@ def _attention(tokens: int) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...
     return functional.scaled_dot_product_attention, arguments
 
 
-def _blocks(width: int, tokens: int, causal: bool, layers: int = 1) -> Any:
-    heads = max(1, width // 64)
+def _blocks(
+    width: int, tokens: int, causal: bool, layers: int = 1, *, batch: int = 1, columns: int = 64
+) -> Any:
+    """`columns` are those of a head."""
+    heads = max(1, width // columns)
     model = nn.Sequential(*(Block(width, heads, causal) for _ in range(layers)))
-    return _on_card(model), (_half(1, tokens, width),)
+    return _on_card(model), (_half(batch, tokens, width),)
 
 
 DOCUMENTED = {
@@ -99,6 +102,8 @@ SUITE: dict[str, Callable[[], Any]] = {
     "decoder block 384": lambda: _blocks(384, 128, True),
     "decoder block 768": lambda: _blocks(768, 128, True),
     "encoder of 6 layers": lambda: _blocks(384, 128, False, 6),
+    "heads of 32, block 128": lambda: _blocks(128, 128, False, columns=32),
+    "heads of 32, block 384, batch 8": lambda: _blocks(384, 128, False, batch=8, columns=32),
 }
 
 

@@ -481,12 +481,7 @@ def check_addresses(file: SdscFile, addresses: Sequence[Address]) -> None:
 def extent_of(sdsc: Sdsc, tensor: Tensor) -> int:
     """Bytes from where a core begins to the last byte that it may touch."""
     if tensor.placement is not None:
-        size = tensor.placement.device_size
-        if tensor.is_local:
-            own = local_storage(sdsc.walk(tensor), [n for _, n in sdsc.splits])
-            assert own is not None, tensor
-            size = own.device_size
-        return BYTES_IN_STICK * prod(size[:-1])
+        return sdsc.storage_bytes(tensor)
     last = 0
     for dim, axis in sdsc.axes(tensor).items():
         count = sdsc.slice_size(dim)

@@ -14,7 +14,7 @@ from math import prod
 
 from torch_spyre.backend.formats import Format
 from torch_spyre.opfuncs import NONSTICK, OPFUNCS, OpFunc, find
-from torch_spyre.placed_views import Walk
+from torch_spyre.placed_views import Walk, local_storage
 
 MASK_CONSTANT = "samv-maskvalue"
 
@@ -227,6 +227,14 @@ class Sdsc:
         return self._memo[tensor.number]
 
     def storage_bytes(self, tensor: Tensor) -> int:
+        """Of a tensor; in LX of what a core has of it."""
+        if tensor.placement is not None:
+            size = tensor.placement.device_size
+            if tensor.is_local:
+                own = local_storage(self.walk(tensor), [n for _, n in self.splits])
+                assert own is not None, tensor  # checks._check_relayout has seen to that
+                size = own.device_size
+            return 128 * prod(size[:-1])
         return 128 * prod(axis.entries for axis in self.axes(tensor).values())
 
     def slice_offsets(self, tensor: Tensor, skip: str = "") -> tuple[int, ...]:

@@ -212,7 +212,7 @@ def _core_view(sdsc: Sdsc, tensor: Tensor) -> CoreView | None:
             return None
         return view_of(sdsc.walk(tensor), [n for _, n in sdsc.splits], sdsc.slices)
     plain = (
-        not tensor.gaps
+        all(gap < 0 and sdsc.split(dim) == 1 for dim, gap in tensor.gaps)
         and tensor.indirection == "no_indirection"
         and sdsc.index is None
         and sdsc.opfunc.kind != "topk"

@@ -184,11 +184,13 @@ def _placed_view(plan: _Plan, number: int, slices: SharedDict) -> CoreView | Non
 def _core_view(
     plan: _Plan, tensor: _Tensor, slices: SharedDict, slots: Mapping[str, tuple[int, ...]]
 ) -> CoreView | None:
-    if _gaps(plan, tensor):
-        return None
+    gaps = _gaps(plan, tensor)
     shares = []
     for axis in tensor.access.axes:
         dim = plan.by_symbol[axis.symbol]
+        gap = gaps.get(dim.label, 0)
+        if gap > 0 or (gap and dim.slices > 1):
+            return None  # with fewer places than the iteration a core has all of them, or a part
         if axis.first or axis.gathered or axis.size % dim.slices:
             return None
         shares.append(Share(axis.size, axis.size // dim.slices, slots[dim.label]))
