@@ -49,7 +49,7 @@ class Digit(NamedTuple):
     """Elements of the storage from one value to the next."""
 
     @property
-    def count(self) -> int:
+    def values(self) -> int:
         return -(-self.mod // self.den)
 
 
@@ -78,7 +78,7 @@ def view_of(walk: Walk, splits: Sequence[int], slices: Sequence[Sequence[int]]) 
     if shares is None:
         return None
     axes = [
-        Share(digit.count, part.own, tuple([part.slots[mine[digit.dim]] for mine in slices]))
+        Share(digit.values, part.own, tuple([part.slots[mine[digit.dim]] for mine in slices]))
         for axis in shares
         for digit, part in axis
     ]
@@ -175,7 +175,7 @@ def _shares(
 def _part(digit: Digit, size: int, split: int) -> Part | None:
     own, mod, den = size // split, digit.mod, digit.den
     if split == 1 or own % mod == 0:
-        return Part(digit.count, (0,) * split)
+        return Part(digit.values, (0,) * split)
     if mod % own:
         return None
     if own % den == 0 and mod % den == 0:
@@ -209,7 +209,7 @@ def _digits(walk: Walk) -> Digits | None:
             return None
         found[j], rest = divided
         high, offset = divmod(offset, walk.stride_map[j])
-        if sum(d.num * (d.count - 1) for d in rest) + offset >= walk.stride_map[j]:
+        if sum(d.num * (d.values - 1) for d in rest) + offset >= walk.stride_map[j]:
             return None
         if j == last:
             first_lane = high
@@ -223,7 +223,7 @@ def _digits(walk: Walk) -> Digits | None:
         for digit in mine:
             if digit.num != whole:
                 return None
-            whole *= digit.count
+            whole *= digit.values
         if whole != walk.device_size[j]:
             return None
         axes.append(tuple(mine))
