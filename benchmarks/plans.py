@@ -31,6 +31,7 @@ from torch.nn import functional
 
 import torch_spyre
 from torch_spyre._inductor import config
+from torch_spyre._inductor.joint_plan import DOCUMENTED_SCRATCHPADS
 
 
 class Block(nn.Module):
@@ -76,13 +77,7 @@ def _blocks(
     return _on_card(model), (_half(batch, tokens, width),)
 
 
-DOCUMENTED = {
-    "work_division": "documented",
-    "layout_solver": "greedy",
-    "allow_all_ops_in_lx_planning": False,
-    "lx_boundary_clones": False,
-    "lx_ring_moves": False,
-}
+DOCUMENTED = {"work_division": "documented", **DOCUMENTED_SCRATCHPADS}
 """The documented system: its divisions, and its planner of scratchpads at its defaults."""
 
 SUITE: dict[str, Callable[[], Any]] = {

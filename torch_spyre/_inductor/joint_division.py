@@ -51,6 +51,9 @@ class Division(NamedTuple):
 
     specs: list[OpSpec]
     us: float
+    floor: float = 0.0
+    """What no plan of scratchpads can be below: the same without copies and moves."""
+    is_documented: bool = False
 
 
 def best_divisions(
@@ -90,12 +93,15 @@ def best_divisions(
         found = [search.improve(search.align(found[0])), *found, documented]
     if not thorough:
         found = found[:1]
-    different = {tuple(state.choice): state.total for state in reversed(found)}
+    different = {tuple(state.choice): state for state in reversed(found)}
     return [
         Division(
-            [with_slices(s, o.candidates[c].slices) for s, o, c in zip(specs, options, choice)], us
+            [with_slices(s, o.candidates[c].slices) for s, o, c in zip(specs, options, choice)],
+            state.total,
+            sum(state.us),
+            not any(choice),
         )
-        for choice, us in reversed(different.items())
+        for choice, state in reversed(different.items())
     ]
 
 
