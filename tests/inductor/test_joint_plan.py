@@ -1,4 +1,4 @@
-"""No plan is slower than the documented one, by the model: on random graphs, and by construction."""
+"""No plan is slower than the documented one, by the model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def _heads(x: torch.Tensor) -> torch.Tensor:
 def random_graph(seed):
     rng = random.Random(seed)
     shape = rng.choice([64, 100, 192]), rng.choice([64, 128, 320])
-    steps = [(rng.choice(list(STEPS)), rng.random(), rng.random()) for _ in range(rng.randint(2, 6))]
+    steps = [
+        (rng.choice(list(STEPS)), rng.random(), rng.random()) for _ in range(rng.randint(2, 6))
+    ]
 
     def f(x):
         values = [x]

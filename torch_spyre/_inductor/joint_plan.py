@@ -13,6 +13,7 @@ Example: `plan_kernel(operations, specs, arguments, hinted).specs`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any, cast
 
 from torch_spyre._inductor import config, pricing
 from torch_spyre._inductor.graph import Buffer, Operation
@@ -66,7 +67,7 @@ def plan_kernel(
     for division in found:
         # What the documented planner keeps, ours can keep too: only copies can make ours slower.
         if config.lx_planning and division.is_documented and division.floor < least:
-            with config.patch(**DOCUMENTED_SCRATCHPADS):
+            with cast(Any, config).patch(**DOCUMENTED_SCRATCHPADS):
                 plan = _with_scratchpads(operations, division.specs, arguments)
             best = plan if modelled_us(plan) < least else best
     return best
