@@ -12,7 +12,7 @@ Example: `plan_kernel(operations, specs, arguments, hinted).specs`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from torch_spyre._inductor import config, pricing
@@ -56,20 +56,20 @@ def plan_kernel(
     best: Residency | None = None
     least = 0.0
     found = _divisions(operations, specs, arguments, hinted, thorough)
-    for division in found:
-        if best is not None and division.us > _HOPELESS * least:
+    trials: list[tuple[Division, float, Mapping[str, Any]]] = [
+        (division, division.us / _HOPELESS, {}) for division in found
+    ]
+    # What the documented planner keeps, ours can keep too: only copies can make ours slower.
+    trials += [(d, d.floor, DOCUMENTED_SCRATCHPADS) for d in found if d.is_documented]
+    for division, least_possible, rules in trials:
+        if best is not None and least_possible >= least:
             continue
-        plan = _with_scratchpads(operations, division.specs, arguments)
+        with cast(Any, config).patch(**rules):
+            plan = _with_scratchpads(operations, division.specs, arguments)
         us = modelled_us(plan)
         if best is None or us < least:
             best, least = plan, us
     assert best is not None
-    for division in found:
-        # What the documented planner keeps, ours can keep too: only copies can make ours slower.
-        if config.lx_planning and division.is_documented and division.floor < least:
-            with cast(Any, config).patch(**DOCUMENTED_SCRATCHPADS):
-                plan = _with_scratchpads(operations, division.specs, arguments)
-            best = plan if modelled_us(plan) < least else best
     return best
 
 
