@@ -31,6 +31,7 @@ from torch.nn import functional
 
 import torch_spyre
 from torch_spyre._inductor import config
+from torch_spyre._inductor.joint_plan import DOCUMENTED_SCRATCHPADS
 
 
 class Block(nn.Module):
@@ -67,19 +68,16 @@ def _attention(tokens: int) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...
     return functional.scaled_dot_product_attention, arguments
 
 
-def _blocks(width: int, tokens: int, causal: bool, layers: int = 1) -> Any:
-    heads = max(1, width // 64)
+def _blocks(
+    width: int, tokens: int, causal: bool, layers: int = 1, *, batch: int = 1, columns: int = 64
+) -> Any:
+    """`columns` are those of a head."""
+    heads = max(1, width // columns)
     model = nn.Sequential(*(Block(width, heads, causal) for _ in range(layers)))
-    return _on_card(model), (_half(1, tokens, width),)
+    return _on_card(model), (_half(batch, tokens, width),)
 
 
-DOCUMENTED = {
-    "work_division": "documented",
-    "layout_solver": "greedy",
-    "allow_all_ops_in_lx_planning": False,
-    "lx_boundary_clones": False,
-    "lx_ring_moves": False,
-}
+DOCUMENTED = {"work_division": "documented", **DOCUMENTED_SCRATCHPADS}
 """The documented system: its divisions, and its planner of scratchpads at its defaults."""
 
 SUITE: dict[str, Callable[[], Any]] = {
@@ -99,6 +97,8 @@ SUITE: dict[str, Callable[[], Any]] = {
     "decoder block 384": lambda: _blocks(384, 128, True),
     "decoder block 768": lambda: _blocks(768, 128, True),
     "encoder of 6 layers": lambda: _blocks(384, 128, False, 6),
+    "heads of 32, block 128": lambda: _blocks(128, 128, False, columns=32),
+    "heads of 32, block 384, batch 8": lambda: _blocks(384, 128, False, batch=8, columns=32),
 }
 
 

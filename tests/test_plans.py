@@ -11,7 +11,14 @@ import pytest
 
 from benchmarks.plans import PLANNING_LIMIT, SUITE, measure, planning_time
 
-QUICK = ("softmax", "layer norm", "MLP", "attention 128", "encoder block 128")
+QUICK = (
+    "softmax",
+    "layer norm",
+    "MLP",
+    "attention 128",
+    "encoder block 128",
+    "heads of 32, block 128",
+)
 
 
 @pytest.mark.parametrize("name", QUICK)

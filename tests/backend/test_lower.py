@@ -463,6 +463,32 @@ def test_relayout_takes_slices_from_the_views(tmp_path):
     assert all(v[1:] == (32, 128) for v in step.source_side.views)
 
 
+def test_in_lx_a_relayout_takes_each_core_to_its_own_sticks(tmp_path):
+    """4 heads of 32 columns, one for each core: two cores have the same stick of a row."""
+    rows = {
+        "placement": {"deviceSize_": [2, 128, 64], "strideMap_": [64, 128, 1],
+                      "size_": [128, 128], "stride_": [128, 1]},
+        "view": {"stride_": [32, 128, 1], "offset_": 0},
+    }  # fmt: skip
+    heads = {
+        "placement": {"deviceSize_": [4, 1, 128, 64], "strideMap_": [4096, -1, 32, 1],
+                      "size_": [4, 128, 32], "stride_": [4096, 32, 1]},
+        "view": {"stride_": [4096, 32, 1], "offset_": 0},
+    }  # fmt: skip
+    three = T(["mb", "x", "out"])
+    step = lowered(
+        tmp_path,
+        op("relayout", {"mb": 4, "x": 128, "out": 32}, [three.at(LX, 0, **rows)],
+           three.at(LX, 1 << 16, **heads), splits={"mb": 4}),
+    )  # fmt: skip
+    source, out = step.source_side, step.destination
+    assert (source.device_size, source.stride_map) == ((128, 64), (128, 1))
+    assert source.views == tuple((lane, 1, 128, 32) for lane in (0, 32, 0, 32))
+    assert (out.device_size, out.stride_map) == ((128, 64), (32, 1))
+    assert out.views == ((0, 1, 128, 32),) * 4
+    assert source.address.offsets == (0,) * 4 and out.address.offsets == (1 << 16,) * 4
+
+
 def test_an_identity_is_a_copy_step_only_when_sticks_do_not_correspond(tmp_path):
     same = op("identity", SIZES, [ROWS.at(0)], ROWS.at(1))
     assert isinstance(lowered(tmp_path / "a", same), Tile)

@@ -49,6 +49,12 @@ def _two_ways(x: Any, w: Any) -> Any:
     return (y * y.sum(0) + y.amax(1, keepdim=True)) @ w.t()
 
 
+def _heads(x: Any, w: Any) -> Any:
+    """Heads of 32 columns, two in a stick: copied across sticks, in scratchpads."""
+    y = (x @ w).view(x.shape[0], -1, 32).transpose(0, 1)
+    return torch.relu(y @ y.transpose(1, 2))
+
+
 def _norm(x: Any, w: Any, b: Any) -> Any:
     return F.layer_norm(x + 1, (x.shape[-1],), w, b)
 
@@ -80,6 +86,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]
         lambda x, w: torch.relu(x @ w).transpose(1, 2) @ x,
         lambda: [half(2, 128, 64) / 8, half(64, 128) / 8],
     ),
+    "heads": (_heads, lambda: [half(64, 128) / 8, half(128, 128) / 8]),
     "broadcast": (
         lambda x, r, c: x * r - c,
         lambda: [half(66, 140), half(140), half(66, 1)],

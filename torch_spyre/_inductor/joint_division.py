@@ -51,6 +51,9 @@ class Division(NamedTuple):
 
     specs: list[OpSpec]
     us: float
+    floor: float = 0.0
+    """What no plan of scratchpads can be below: the same without copies and moves."""
+    is_documented: bool = False
 
 
 def best_divisions(
@@ -93,7 +96,7 @@ def best_divisions(
         found = [search.improve(search.align(found[0])), *found, documented]
     if not thorough:
         found = found[:1]
-    different = {tuple(state.choice): state.total for state in reversed(found)}
+    different = {tuple(state.choice): state for state in reversed(found)}
     divided: dict[tuple[int, int, int], OpSpec] = {}
 
     def with_candidate(spec: OpSpec, option: Options, candidate: int) -> OpSpec:
@@ -104,8 +107,13 @@ def best_divisions(
         return divided[key]
 
     return [
-        Division([with_candidate(*one) for one in zip(specs, options, choice, strict=True)], us)
-        for choice, us in reversed(different.items())
+        Division(
+            [with_candidate(*one) for one in zip(specs, options, choice, strict=True)],
+            state.total,
+            sum(state.us),
+            not any(choice),
+        )
+        for choice, state in reversed(different.items())
     ]
 
 

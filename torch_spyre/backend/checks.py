@@ -19,6 +19,7 @@ from torch_spyre.backend.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import Address, Space
 from torch_spyre.constants import BYTES_IN_STICK
 from torch_spyre.hardware import CARD
+from torch_spyre.placed_views import local_storage
 
 SEGMENT_BYTES = 1 << 34
 TILE_KINDS = ("pointwise", "cast", "reduction")
@@ -206,6 +207,16 @@ def _check_relayout(file: SdscFile) -> None:
                 f"{node_path(file, tensor)}.placement_.deviceSize_",
                 f"a last axis of {last}",
                 f"{tensor.per_stick}, a stick of {tensor.format.name}",
+            )
+        if tensor.in_lx and (
+            tensor.arrangement != "STANDARD"
+            or local_storage(sdsc.walk(tensor), [n for _, n in sdsc.splits]) is None
+        ):
+            refuse(
+                file.file,
+                f"{node_path(file, tensor)}.component_",
+                "lx for a view or slices of which no core has a plain share of the sticks",
+                "hbm, or a view of the whole tensor in slices that whole sticks belong to",
             )
 
 
@@ -470,7 +481,7 @@ def check_addresses(file: SdscFile, addresses: Sequence[Address]) -> None:
 def extent_of(sdsc: Sdsc, tensor: Tensor) -> int:
     """Bytes from where a core begins to the last byte that it may touch."""
     if tensor.placement is not None:
-        return BYTES_IN_STICK * prod(tensor.placement.device_size[:-1])
+        return sdsc.storage_bytes(tensor)
     last = 0
     for dim, axis in sdsc.axes(tensor).items():
         count = sdsc.slice_size(dim)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch_spyre.backend.checks import gathered_dim
 from torch_spyre.backend.errors import BundleError
 from torch_spyre.backend.formats import ARRANGEMENTS
-from torch_spyre.backend.sdsc import Axis, Sdsc, Tensor
+from torch_spyre.backend.sdsc import Axis, Placement, Sdsc, Tensor
 from torch_spyre.backend.steps import (
     Copy,
     CopySide,
@@ -21,6 +21,7 @@ from torch_spyre.backend.steps import (
     Topk,
 )
 from torch_spyre.backend.tile import tensor_address
+from torch_spyre.placed_views import LocalStorage, local_offset, local_storage
 
 # ---- Restickify ----------------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ def _counted_side(sdsc: Sdsc, tensor: Tensor) -> CopySide:
 
 
 def lower_relayout(sdsc: Sdsc) -> Copy:
-    """A copy between the placements and views that the file gives."""
+    """A copy between the placements and views that the file gives; in LX a core's share of one."""
     source, out = sdsc.tensors[sdsc.inputs[0]], sdsc.tensors[sdsc.output]
     return Copy(
         name=sdsc.op,
@@ -91,21 +92,30 @@ def lower_relayout(sdsc: Sdsc) -> Copy:
 def _placed_side(sdsc: Sdsc, tensor: Tensor) -> CopySide:
     placement = tensor.placement
     assert placement is not None
-    stride = dict(zip(tensor.label_order, placement.view_stride))
+    walk = sdsc.walk(tensor)
+    storage: Placement | LocalStorage = placement
+    splits = [sdsc.split(d) for d in sdsc.dims]
+    if tensor.is_local:
+        own = local_storage(walk, splits)
+        assert own is not None, tensor  # checks._check_relayout has seen to that
+        storage = own
     views = []
     for core in range(sdsc.cores):
-        offset = placement.view_offset
-        for dim in sdsc.dims:
-            offset += sdsc.slice(core, dim) * sdsc.slice_size(dim) * stride.get(dim, 0)
+        if tensor.is_local:
+            offset = local_offset(walk, splits, sdsc.slices[core])
+        else:
+            offset = walk.offset
+            for dim, stride in zip(sdsc.dims, walk.strides):
+                offset += sdsc.slice(core, dim) * sdsc.slice_size(dim) * stride
         views.append((offset, *(sdsc.slice_size(d) for d in sdsc.dims)))
     return CopySide(
         format=tensor.format.number,
         arrangement=ARRANGEMENTS[tensor.arrangement],
-        device_size=placement.device_size,
-        stride_map=placement.stride_map,
-        sizes=placement.size,
-        strides=placement.stride,
-        view_strides=tuple(stride.get(d, 0) for d in sdsc.dims),
+        device_size=storage.device_size,
+        stride_map=storage.stride_map,
+        sizes=storage.size,
+        strides=storage.stride,
+        view_strides=walk.strides,
         views=tuple(views),
         address=tensor_address(sdsc, tensor),
     )

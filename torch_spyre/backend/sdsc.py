@@ -14,6 +14,7 @@ from math import prod
 
 from torch_spyre.backend.formats import Format
 from torch_spyre.opfuncs import NONSTICK, OPFUNCS, OpFunc, find
+from torch_spyre.placed_views import Walk, local_storage
 
 MASK_CONSTANT = "samv-maskvalue"
 
@@ -184,6 +185,21 @@ class Sdsc:
         step = self.slice_size(dim)
         return max(0, min(step, self.valid(dim) - self.slice(core, dim) * step))
 
+    def walk(self, tensor: Tensor) -> Walk:
+        """How a relayout walks over one of its tensors."""
+        placement = tensor.placement
+        assert placement is not None
+        stride = dict(zip(tensor.label_order, placement.view_stride))
+        return Walk(
+            tuple([size for _, size in self.sizes]),
+            tuple([stride.get(d, 0) for d in self.dims]),
+            placement.view_offset,
+            placement.device_size,
+            placement.stride_map,
+            prod(placement.size),
+            tensor.number == self.output,
+        )
+
     def constant(self, name: str) -> float:
         return next(c.value for c in self.constants if c.name == name)
 
@@ -211,6 +227,14 @@ class Sdsc:
         return self._memo[tensor.number]
 
     def storage_bytes(self, tensor: Tensor) -> int:
+        """Of a tensor; in LX of what a core has of it."""
+        if tensor.placement is not None:
+            size = tensor.placement.device_size
+            if tensor.is_local:
+                own = local_storage(self.walk(tensor), [n for _, n in self.splits])
+                assert own is not None, tensor  # checks._check_relayout has seen to that
+                size = own.device_size
+            return 128 * prod(size[:-1])
         return 128 * prod(axis.entries for axis in self.axes(tensor).values())
 
     def slice_offsets(self, tensor: Tensor, skip: str = "") -> tuple[int, ...]:
@@ -223,8 +247,8 @@ class Sdsc:
 
     def slice_offset(self, tensor: Tensor, core: int, skip: str = "") -> int:
         """Bytes from where core (0, 0, ...) begins to where this core begins."""
-        if tensor.is_local:
-            return 0
+        if tensor.is_local or tensor.placement is not None:
+            return 0  # the views of a relayout begin where the slices do
         offset = 0
         for dim, axis in self.axes(tensor).items():
             first = self.slice(core, dim) * self.slice_size(dim)

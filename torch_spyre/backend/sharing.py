@@ -24,6 +24,7 @@ from torch_spyre.backend.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import Address, Space
 from torch_spyre.core_views import CoreView, Share, core_view, trimmed
 from torch_spyre.hardware import CARD
+from torch_spyre.placed_views import view_of
 
 SHARED_BYTES = 16 * CARD.lx_bytes * CARD.cores  # Scratchpads::SHARED_FACTOR in csrc/card/card.h
 _REUSE_AFTER = 8
@@ -206,9 +207,12 @@ class _Reader:
 def _core_view(sdsc: Sdsc, tensor: Tensor) -> CoreView | None:
     if tensor.parts is not None:
         return part_view(sdsc, tensor)
+    if tensor.placement is not None:
+        if tensor.arrangement != "STANDARD":
+            return None
+        return view_of(sdsc.walk(tensor), [n for _, n in sdsc.splits], sdsc.slices)
     plain = (
-        not tensor.gaps
-        and tensor.placement is None
+        all(gap < 0 and sdsc.split(dim) == 1 for dim, gap in tensor.gaps)
         and tensor.indirection == "no_indirection"
         and sdsc.index is None
         and sdsc.opfunc.kind != "topk"

@@ -9,12 +9,14 @@ Example: x.t() of a (40, 60) tensor reads with view_stride [1, 60].
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import sympy
 
 from torch_spyre._inductor.codegen.access import Access, Axis, InvalidOpSpec
 from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre.placed_views import Walk
 
 SIDES = ("input", "output")
 KEYS = ("device_size", "stride_map", "size", "stride", "view_stride", "offset")
@@ -42,6 +44,23 @@ def relayout_fields(op: OpSpec, number: int, dims: int) -> dict[str, Any]:
         },
         "view_": {"stride_": strides + [0] * (dims - len(strides)), "offset_": info["offset"]},
     }
+
+
+def relayout_walk(op: OpSpec, number: int) -> Walk | None:
+    """How a tensor is walked over; None for one whose sticks have an order of their own, which is
+    never in scratchpads."""
+    if op.args[number].element_arrangement != "STANDARD":
+        return None
+    info = relayout_info(op, number)
+    return Walk(
+        tuple([size for size, _ in op.iteration_space.values()]),
+        tuple(info["view_stride"]),
+        info["offset"],
+        tuple(info["device_size"]),
+        tuple(info["stride_map"]),
+        prod(info["size"]),
+        not op.args[number].is_input,
+    )
 
 
 def relayout_info(op: OpSpec, number: int) -> dict[str, Any]:

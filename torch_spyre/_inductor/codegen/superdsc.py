@@ -28,11 +28,16 @@ from torch_spyre._inductor.codegen.access import (
 )
 from torch_spyre._inductor.codegen.json_text import SharedDict, SharedList
 from torch_spyre._inductor.codegen.loops import loop_strides
-from torch_spyre._inductor.codegen.relayout import relayout_accesses, relayout_fields
+from torch_spyre._inductor.codegen.relayout import (
+    relayout_accesses,
+    relayout_fields,
+    relayout_walk,
+)
 from torch_spyre._inductor.codegen.ring_moves import RING_MOVE, ring_parts
 from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre.core_views import CoreView, Share, core_view
+from torch_spyre.placed_views import view_of
 
 SEGMENT_BITS = 34
 MASK_VALUE = "samv-maskvalue"
@@ -141,7 +146,7 @@ class Frame:
     @cached_property
     def views(self) -> tuple[CoreView | None, ...]:
         """For each tensor which part each core has, or None where that is not a plain share of all
-        of it: a view, a gathered or padded axis, a copy between layouts."""
+        of it: a view, a gathered or padded axis."""
         return _views(self.plan, self.slices)
 
 
@@ -174,20 +179,32 @@ class Views:
 
 
 def _views(plan: _Plan, slices: SharedDict) -> tuple[CoreView | None, ...]:
-    if plan.kind == "topk" or plan.op.op in ("relayout", RING_MOVE) or plan.indices:
+    if plan.op.op == "relayout":
+        return tuple([_placed_view(plan, tensor.number, slices) for tensor in plan.tensors])
+    if plan.kind == "topk" or plan.op.op == RING_MOVE or plan.indices:
         return (None,) * len(plan.tensors)
     slots = {p.label: tuple([mine[p.label] for mine in slices.values()]) for p in plan.dims}
     return tuple([_core_view(plan, tensor, slices, slots) for tensor in plan.tensors])
 
 
+def _placed_view(plan: _Plan, number: int, slices: SharedDict) -> CoreView | None:
+    walk = relayout_walk(plan.op, number)
+    if walk is None or not walk.sizes:
+        return None
+    mine = [tuple([own[p.label] for p in plan.dims]) for own in slices.values()]
+    return view_of(walk, [p.slices for p in plan.dims], mine)
+
+
 def _core_view(
     plan: _Plan, tensor: _Tensor, slices: SharedDict, slots: Mapping[str, tuple[int, ...]]
 ) -> CoreView | None:
-    if _gaps(plan, tensor):
-        return None
+    gaps = _gaps(plan, tensor)
     shares = []
     for axis in tensor.access.axes:
         dim = plan.by_symbol[axis.symbol]
+        gap = gaps.get(dim.label, 0)
+        if gap > 0 or (gap and dim.slices > 1):
+            return None  # with fewer places than the iteration a core has all of them, or a part
         if axis.first or axis.gathered or axis.size % dim.slices:
             return None
         shares.append(Share(axis.size, axis.size // dim.slices, slots[dim.label]))

@@ -62,7 +62,10 @@ def arrange(
             root = next(view for view, uses in groups.items() if uses[0] == 0)
         else:
             order = {view: i for i, view in enumerate(groups)}
-            root = min(groups, key=lambda v: (-len(groups[v]), v.own_bytes, order[v]))
+            loadable = [view for view in groups if is_loadable(view)]
+            if not loadable:
+                break
+            root = min(loadable, key=lambda v: (-len(groups[v]), v.own_bytes, order[v]))
         uses = groups.pop(root)
         derived = []
         if moves:
@@ -75,6 +78,11 @@ def arrange(
         if len({times[use] for use in family.all_uses}) > 1:
             families.append(family)
     return tuple(families)
+
+
+def is_loadable(view: CoreView) -> bool:
+    """Whether a copy from memory makes it: one that has each part on one core."""
+    return view.holders is None and view.own_bytes * view.cores == view.all_bytes
 
 
 class Estimate(NamedTuple):

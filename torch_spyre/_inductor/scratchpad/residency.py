@@ -272,8 +272,8 @@ def _copy_of(group: Group, specs: Sequence[OpSpec]) -> OpSpec | None:
 def _copy_spec(spec: OpSpec, number: int, group: Group) -> OpSpec | None:
     """An identity over what a user walks over, divided as the user divides it."""
     arg = spec.args[number]
-    if arg.element_arrangement != "STANDARD":
-        return None
+    if arg.element_arrangement != "STANDARD" or spec.op == "relayout":
+        return None  # a relayout has no coordinates that a copy could have too
     used = {s for c in arg.device_coordinates for s in c.free_symbols}
     space = {s: n for s, n in spec.iteration_space.items() if s in used}
     args = [replace(arg, is_input=True), replace(arg, is_input=False)]
