@@ -146,7 +146,7 @@ class Frame:
     @cached_property
     def views(self) -> tuple[CoreView | None, ...]:
         """For each tensor which part each core has, or None where that is not a plain share of all
-        of it: a view, a gathered or padded axis."""
+        of it: a view, an index, a gathered or padded axis."""
         return _views(self.plan, self.slices)
 
 
@@ -181,10 +181,17 @@ class Views:
 def _views(plan: _Plan, slices: SharedDict) -> tuple[CoreView | None, ...]:
     if plan.op.op == "relayout":
         return tuple([_placed_view(plan, tensor.number, slices) for tensor in plan.tensors])
-    if plan.kind == "topk" or plan.op.op == RING_MOVE or plan.indices:
+    if plan.op.op == RING_MOVE:
         return (None,) * len(plan.tensors)
     slots = {p.label: tuple([mine[p.label] for mine in slices.values()]) for p in plan.dims}
-    return tuple([_core_view(plan, tensor, slices, slots) for tensor in plan.tensors])
+    # Of k results a core has more places than it fills.
+    hidden = [*plan.indices, *(plan.tensors[-1:] if plan.kind == "topk" else [])]
+    return tuple(
+        [
+            None if tensor in hidden else _core_view(plan, tensor, slices, slots)
+            for tensor in plan.tensors
+        ]
+    )
 
 
 def _placed_view(plan: _Plan, number: int, slices: SharedDict) -> CoreView | None:
