@@ -184,14 +184,12 @@ def _views(plan: _Plan, slices: SharedDict) -> tuple[CoreView | None, ...]:
     if plan.op.op == RING_MOVE:
         return (None,) * len(plan.tensors)
     slots = {p.label: tuple([mine[p.label] for mine in slices.values()]) for p in plan.dims}
-    # Of k results a core has more places than it fills.
-    hidden = [*plan.indices, *(plan.tensors[-1:] if plan.kind == "topk" else [])]
-    return tuple(
-        [
-            None if tensor in hidden else _core_view(plan, tensor, slices, slots)
-            for tensor in plan.tensors
-        ]
-    )
+    chosen = plan.tensors[-1] if plan.kind == "topk" else None  # a core has more places than k
+    return tuple([
+        None if tensor is chosen or tensor.access.is_index
+        else _core_view(plan, tensor, slices, slots)
+        for tensor in plan.tensors
+    ])  # fmt: skip
 
 
 def _placed_view(plan: _Plan, number: int, slices: SharedDict) -> CoreView | None:
