@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch.nn.functional as F
 
 import torch_spyre
 from torch_spyre._inductor import config
+from torch_spyre.backend.bundle import read_bundle
+from torch_spyre.backend.sharing import share_scratchpads
 
 
 def half(*size: int) -> torch.Tensor:
@@ -63,4 +66,7 @@ def test_what_has_a_plain_share_for_each_core_stays_there(case):
     (op,) = [op for op in told.ops if op.opfunc == name and len(op.operands) == count]
     assert op.operands[number].place == "lx"
     others = [o.place for i, o in enumerate(op.operands) if i != number]
+    (folder,) = told.artifacts
+    bundle = read_bundle(Path(folder))
+    assert share_scratchpads(bundle) is not bundle  # and the emulator keeps them in one piece
     assert set(others) == {"memory"}  # tables, indices and what they choose in are in memory

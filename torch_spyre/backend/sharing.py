@@ -214,8 +214,8 @@ def _core_view(sdsc: Sdsc, tensor: Tensor) -> CoreView | None:
     plain = (
         all(gap < 0 and sdsc.split(dim) == 1 for dim, gap in tensor.gaps)
         and tensor.indirection == "no_indirection"
-        and sdsc.index is None
-        and sdsc.opfunc.kind != "topk"
+        and tensor.number != sdsc.index
+        and not (sdsc.opfunc.kind == "topk" and tensor.number == sdsc.output)
     )
     if not plain:
         return None
