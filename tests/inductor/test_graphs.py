@@ -371,6 +371,19 @@ def test_an_optimizer_that_counts_on_the_cpu():
     check(model.weight.detach(), twin.weight.detach(), tolerance=1e-4)
 
 
+def test_the_step_of_adamw_whose_counters_lie_on_the_cpu_is_one_launch():
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8)).to("spyre")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    step = torch.compile(optimizer.step)
+    for _ in range(3):
+        model(torch.ones(4, 8, device="spyre")).sum().backward()
+        torch.spyre.synchronize()
+        torch.spyre.reset_counters()
+        step()
+        torch.spyre.synchronize()
+    assert torch.spyre.counters()["launches"] == 1
+
+
 def test_indices_of_the_card_do_not_reach_into_the_cpu():
     x, index = torch.randn(4, 7), torch.tensor([2, 0]).to("spyre")
     for f in (lambda x, i: x[i] * 2, torch.compile(lambda x, i: x[i] * 2)):

@@ -124,22 +124,30 @@ def has_spyre(args: Any, kwargs: Any) -> bool:
 
 
 def numbers_moved(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments of a lowering, with tensors of the CPU that are one number copied to the card.
+    """Arguments of a lowering; a tensor of the CPU that is one number and comes first is copied.
 
-    PyTorch lets them meet tensors of any device; a program of the card cannot read them, and one
-    of the CPU could not read the others. In lists they meet one by one: `_foreach_mul([x], [n])`.
+    PyTorch lets such tensors meet those of any device. Inductor computes where the first argument
+    is, and code of the CPU could not read the others. In lists they meet one by one:
+    `_foreach_mul([n], [x])`.
     """
-    lists = [a for a in args if isinstance(a, (list, tuple))]
-    among_all = _spyre_device((*args, *kwargs.values()))
-    each = [among_all or _spyre_device(those) for those in itertools.zip_longest(*lists)]
-    first = next((d for d in (among_all, *each) if d is not None), None)
+    number = next((i for i, a in enumerate(args) if _holds_tensors(a)), None)
+    if number is None:
+        return args, kwargs
+    first, others = args[number], (*args[number + 1 :], *kwargs.values())
+    alone = _spyre_device(others)
+    if isinstance(first, (list, tuple)):
+        lists = itertools.zip_longest(*(a for a in others if isinstance(a, (list, tuple))))
+        devices = [alone or _spyre_device(those) for _, those in zip(first, lists)]
+        devices += [alone] * (len(first) - len(devices))
+        first = type(first)(map(_moved, first, devices))
+    else:
+        first = _moved(first, alone)
+    return (*args[:number], first, *args[number + 1 :]), kwargs
 
-    def moved(arg: Any) -> Any:
-        if isinstance(arg, (list, tuple)):
-            return type(arg)(_moved(a, device) for a, device in zip(arg, each, strict=False))
-        return _moved(arg, first)
 
-    return tuple(map(moved, args)), {name: _moved(a, first) for name, a in kwargs.items()}
+def _holds_tensors(arg: Any) -> bool:
+    values = arg if isinstance(arg, (list, tuple)) else [arg]
+    return any(isinstance(value, ir.TensorBox) for value in values)
 
 
 def _moved(arg: Any, device: torch.device | None) -> Any:
@@ -158,7 +166,8 @@ def meets_the_host(target: torch._ops.OpOverload, args: Any) -> str:
         return ""
     leaves = torch.utils._pytree.tree_leaves(args, is_leaf=lambda a: isinstance(a, ir.TensorBox))
     tensors = [a for a in leaves if isinstance(a, ir.TensorBox)]
-    if _spyre_device(tensors) and any((t.get_device() or _CARD).type == "cpu" for t in tensors):
+    large = [t for t in tensors if t.get_size()]
+    if _spyre_device(tensors) and any((t.get_device() or _CARD).type == "cpu" for t in large):
         return "a tensor of the CPU is read together with one of the card"
     return ""
 
