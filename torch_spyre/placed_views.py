@@ -169,7 +169,18 @@ def _shares(
             own = walk.sizes[lane.dim] // splits[lane.dim]
             if splits[lane.dim] > 1 and own % lane.mod:
                 return None
-    return tuple(result)
+    return None if _looks_idle(result, walk) else tuple(result)
+
+
+def _looks_idle(shares: Sequence[Sequence[tuple[Digit, Part]]], walk: Walk) -> bool:
+    """Whether a core's share, as a storage, would be taken for one whose rows end inside of a
+    stick:
+    an axis steps over a whole stick, another one begins before that. The card gives the first no
+    meaning then (`stick_axis` in card/address_map.cpp)."""
+    lane = walk.stride_map[-1]
+    steps = [digit.stride for axis in shares for digit, part in axis if part.own > 1]
+    whole = lane * walk.device_size[-1]
+    return lane > 0 and whole in steps and any(lane < step < whole for step in steps)
 
 
 def _part(digit: Digit, size: int, split: int) -> Part | None:

@@ -140,7 +140,8 @@ def test_a_table_that_is_also_a_weight_is_turned_once() -> None:
     on_card = model.half().to("spyre")
     with torch.no_grad():
         told = torch_spyre.explain(on_card, ids.to("spyre"))
-    assert [op.opfunc for op in told.ops] == ["identity", "batchmatmul"]
+    computed = [op.opfunc for op in told.ops if op.opfunc != "ringmove"]
+    assert computed == ["identity", "batchmatmul"]
     error = (told.result.cpu().float() - expected).abs().max() / expected.abs().max()
     assert error < 3 * 2**-10
 

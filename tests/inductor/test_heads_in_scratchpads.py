@@ -84,3 +84,17 @@ def test_a_tensor_of_which_a_part_is_written_keeps_the_rest(arguments):
     with torch.spyre.sanitizer():
         found = torch.compile(f)(x.to("spyre"), (-x).to("spyre")).cpu()
     torch.testing.assert_close(found.float(), f(x.float(), -x.float()), rtol=2e-2, atol=2e-2)
+
+
+def test_a_share_that_looks_like_rows_inside_of_a_stick_goes_through_memory():
+    """Patches of 8 columns, 16 apart: as a storage of its own, the card misread a core's share."""
+    generator = torch.Generator().manual_seed(1)
+    x, w = (torch.randn(*s, generator=generator).half() for s in ((1, 3, 32, 33), (70, 3, 8, 8)))
+
+    def f(x, w):
+        return torch.nn.functional.conv2d(x, w, stride=8)
+
+    torch._dynamo.reset()
+    with torch.spyre.sanitizer():
+        found = torch.compile(f)(x.to("spyre"), w.to("spyre")).cpu()
+    torch.testing.assert_close(found.float(), f(x.float(), w.float()), rtol=2e-2, atol=5e-2)
