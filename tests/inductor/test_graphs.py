@@ -356,6 +356,18 @@ def test_numbers_that_lie_on_the_cpu_meet_tensors_of_the_card():
     check(torch.compile(f)(number, count, x.to("spyre")), f(number, count, x))
 
 
+def test_a_number_on_the_cpu_is_set_from_the_card():
+    def f(x, number):
+        number.copy_(x.sum())
+        return number + 1
+
+    x, number = half(4, 70).float(), torch.tensor(0.0)
+    result = torch.compile(f)(x.to("spyre"), number)
+    assert result.device.type == "cpu"
+    torch.testing.assert_close(number, x.sum(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(result, number + 1)
+
+
 def test_an_optimizer_that_counts_on_the_cpu():
     torch.manual_seed(0)
     twin = nn.Linear(8, 16)

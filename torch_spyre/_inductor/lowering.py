@@ -123,7 +123,7 @@ def has_spyre(args: Any, kwargs: Any) -> bool:
     return False
 
 
-def numbers_moved(args: Any, kwargs: Any) -> tuple[Any, Any]:
+def numbers_moved(target: torch._ops.OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Arguments of a lowering; a tensor of the CPU that is one number and comes first is copied.
 
     PyTorch lets such tensors meet those of any device. Inductor computes where the first argument
@@ -131,7 +131,7 @@ def numbers_moved(args: Any, kwargs: Any) -> tuple[Any, Any]:
     `_foreach_mul([n], [x])`.
     """
     number = next((i for i, a in enumerate(args) if _holds_tensors(a)), None)
-    if number is None:
+    if number is None or target in _COPIES:  # what is copied to stays where it is
         return args, kwargs
     first, others = args[number], (*args[number + 1 :], *kwargs.values())
     alone = _spyre_device(others)
@@ -173,7 +173,8 @@ def meets_the_host(target: torch._ops.OpOverload, args: Any) -> str:
 
 
 _COPIES = (torch.ops.prims.device_put.default, aten._to_copy.default, aten.copy.default,
-           aten.copy_.default)  # fmt: skip
+           aten.copy_.default, aten._foreach_copy.default,
+           aten._foreach_copy_.default)  # fmt: skip
 _CARD = torch.device(DEVICE_NAME)
 
 

@@ -87,7 +87,7 @@ def _realise_every_operation() -> None:
         if not lowering.has_spyre(args, kwargs) or not isinstance(target, torch._ops.OpOverload):
             return stock(self, target, args, kwargs)
         first = len(self.buffers)
-        args, kwargs = lowering.numbers_moved(args, kwargs)
+        args, kwargs = lowering.numbers_moved(target, args, kwargs)
         result = lower_for_spyre(self, target, args, kwargs)
         integers.note_host_results(target, args, kwargs, self.buffers[first:])
         return _laid_out_by_the_host(self, result)
