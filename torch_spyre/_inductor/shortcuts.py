@@ -98,7 +98,7 @@ def _set_handlers() -> None:
         setattr(threadlocal, self._key, value)
         return until
 
-    Virtualized._set_handler = set_handler  # type: ignore[method-assign]
+    Virtualized._set_handler = set_handler
 
 
 # -- _LazyGraphModule._real_recompile: compiles what is printed ------------------------------------
