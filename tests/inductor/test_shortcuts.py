@@ -5,20 +5,28 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import itertools
 import pickle
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import sympy
 import torch
-from torch._inductor import virtualized
+from torch._inductor import ir, virtualized
+from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
+from torch.fx import graph as fx_graph
 from torch.fx import graph_module
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _config_module
+from torch.utils import _pytree as pytree
 
 from torch_spyre import _inductor
 from torch_spyre._inductor import shortcuts
@@ -209,3 +217,83 @@ def test_a_graph_that_was_printed_is_compiled_when_it_has_to_be() -> None:
     gm.recompile()
     assert "sigmoid" in gm.code
     assert torch.equal(gm(x), torch.sigmoid(x) + 1)
+
+
+# ---- Arguments of nodes -------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_leaves_of_arguments_are_those_of_any_tree() -> None:
+    symbol = torch.fx.Graph().placeholder("x")
+    trees = [
+        ((1, [2, 3.0], {"a": None, "b": (symbol, "x")}), {}),
+        (Pair(1, [2]), OrderedDict(a=[1], b=2), [[], ()]),
+        immutable_list([1, immutable_dict({"a": 2})]),
+        torch.Size([1, 2]),
+        slice(1, 2),
+    ]
+    for tree in trees:
+        assert list(fx_graph.pytree.tree_iter(tree)) == list(pytree.tree_iter(tree))
+    assert list(fx_graph.pytree.tree_iter(trees[0], lambda x: True)) == [trees[0]]
+    assert fx_graph.pytree.tree_map is pytree.tree_map
+
+
+def test_arguments_of_a_node_are_gone_over_with_few_calls() -> None:
+    tree = ((1, 2, [3, 4]), {"a": 5})
+    ours = calls(lambda: list(fx_graph.pytree.tree_iter(tree)))
+    assert ours < calls(lambda: list(pytree.tree_iter(tree))), "it is not needed any more"
+
+
+# ---- Sizes and indices --------------------------------------------------------------------------
+
+SIZES = [
+    0,
+    1,
+    2,
+    sympy.Integer(1),
+    sympy.Integer(2),
+    sympy.Symbol("s0", integer=True, positive=True),
+]
+
+
+def test_sizes_that_are_numbers_are_compared_as_numbers() -> None:
+    sizes = SizeVarAllocator(ShapeEnv())
+    for name in ("statically_known_equals", "is_size_one_or_false", "simplify"):
+        function = getattr(SizeVarAllocator, name)
+        pairs = itertools.product(SIZES, SIZES) if name == "statically_known_equals" else zip(SIZES)
+        for values in pairs:
+            if name == "is_size_one_or_false" and not isinstance(values[0], (int, sympy.Integer)):
+                continue  # needs a hint
+            ours = function(sizes, *values)
+            assert ours == stock(function)(sizes, *values), values
+    assert sizes.check_equals(sympy.Integer(3), 3) == 3
+    assert sizes.check_equals_and_simplify(sympy.Integer(3), 3) == 3
+    with pytest.raises(AssertionError):
+        sizes.check_equals(sympy.Integer(3), sympy.Integer(4))
+    one = calls(lambda: sizes.is_size_one_or_false(sympy.Integer(2)))
+    theirs = stock(SizeVarAllocator.is_size_one_or_false)
+    assert one < calls(lambda: theirs(sizes, sympy.Integer(2))), "it is not needed any more"
+
+
+def test_an_index_is_added_up_once() -> None:
+    i, j = sympy.symbols("i j", integer=True)
+    for size, stride, offset in (
+        ((4, 5), (5, 1), sympy.S.Zero),
+        ((4, 1), (7, 3), i),
+        ((4, 5), (1, 4), 3),
+    ):
+        ours, theirs = (
+            f(size, stride, offset) for f in (ir._fixed_indexer, stock(ir._fixed_indexer))
+        )
+        for index in ((i, j), (j, i), (0, j), (2, 3), (i + 1, 2 * j)):
+            assert ours(index) == ours(list(index)) == theirs(index)
+        with pytest.raises(AssertionError):
+            ours((i,))
+    indexer, theirs = ir._fixed_indexer((4, 5), (5, 1)), stock(ir._fixed_indexer)((4, 5), (5, 1))
+    assert calls(lambda: indexer((i, j))) < calls(lambda: theirs((i, j))), (
+        "it is not needed any more"
+    )

@@ -2,7 +2,8 @@
 
 None of them knows of the card. They are called for each node of a graph, or several times, and do
 much that is not needed: a setting is looked up through four functions, a handler is set with a
-function that is made and wrapped for it, the code of a graph is compiled to be printed.
+function that is made and wrapped for it, the code of a graph is compiled to be printed, numbers are
+compared as symbols.
 
 `apply` installs them when the first graph with spyre tensors is compiled. What they return is what
 PyTorch's own functions return; where that takes more than a look, those are called.
@@ -11,14 +12,19 @@ PyTorch's own functions return; where that takes more than a look, those are cal
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import sympy
 import torch
+from torch._inductor import ir
+from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import Virtualized, threadlocal
+from torch.fx import graph as fx_graph
 from torch.fx import graph_module
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _config_module
+from torch.utils import _pytree as pytree
 from torch.utils._config_module import ConfigModule
 
 from torch_spyre.compile_hooks import compiles_for_spyre
@@ -29,6 +35,9 @@ def apply() -> None:
     _look_up_settings()
     _set_handlers()
     _compile_graphs_that_are_called()
+    _go_over_arguments()
+    _know_numbers()
+    _remember_indices()
 
 
 # -- ConfigModule.__getattr__: five calls for each setting -----------------------------------------
@@ -150,3 +159,112 @@ def _when_called(stock: Callable[..., Any], *args: Any) -> Callable[..., Any]:
 
     forward._compiled = compiled  # type: ignore[attr-defined]
     return forward
+
+
+# -- Graph.create_node: goes over the arguments of a node as over any tree -------------------------
+# To see whether one is a symbol, through seven functions for each of them.
+# Fails when it can go: test_arguments_of_a_node_are_gone_over_with_few_calls.
+
+
+class _Trees:
+    """torch.utils._pytree for `torch.fx.graph`, with leaves that are found at once."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pytree, name)
+
+    @staticmethod
+    def tree_iter(tree: Any, is_leaf: Any = None) -> Iterable[Any]:
+        if is_leaf is not None:
+            return pytree.tree_iter(tree, is_leaf)
+        leaves: list[Any] = []
+        _collect(tree, leaves)
+        return leaves
+
+
+def _collect(tree: Any, leaves: list[Any]) -> None:
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        for value in tree:
+            _collect(value, leaves)
+    elif kind is dict:
+        for value in tree.values():
+            _collect(value, leaves)
+    elif kind in pytree.SUPPORTED_NODES or issubclass(kind, tuple):
+        leaves.extend(pytree.tree_iter(tree))
+    else:
+        leaves.append(tree)
+
+
+def _go_over_arguments() -> None:
+    fx_graph.pytree = _Trees()  # type: ignore[assignment]
+
+
+# -- SizeVarAllocator: numbers are compared and simplified as symbols ------------------------------
+# Asked for each dimension of what is lowered and of what it reads.
+# Fails when it can go: test_sizes_that_are_numbers_are_compared_as_numbers.
+
+_NUMBERS = (int, sympy.Integer)
+
+
+def _know_numbers() -> None:
+    for name in ("statically_known_equals", "check_equals", "check_equals_and_simplify"):
+        stock = getattr(SizeVarAllocator, name)
+        setattr(SizeVarAllocator, name, functools.wraps(stock)(_if_different(stock, name)))
+    stock_is_one = SizeVarAllocator.is_size_one_or_false
+    stock_simplify = SizeVarAllocator.simplify
+
+    @functools.wraps(stock_is_one)
+    def is_size_one_or_false(self: SizeVarAllocator, size: Any) -> bool:
+        return size == 1 if isinstance(size, _NUMBERS) else stock_is_one(self, size)
+
+    @functools.wraps(stock_simplify)
+    def simplify(self: SizeVarAllocator, expr: Any) -> Any:
+        return expr if isinstance(expr, sympy.Integer) else stock_simplify(self, expr)
+
+    SizeVarAllocator.is_size_one_or_false = is_size_one_or_false
+    SizeVarAllocator.simplify = simplify
+
+
+def _if_different(stock: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Two numbers that are equal are; PyTorch sees to all else, and to errors."""
+    returns_left = name != "statically_known_equals"
+
+    def compare(self: SizeVarAllocator, left: Any, right: Any) -> Any:
+        known = isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS)
+        if known and left == right:
+            return left if returns_left else True
+        return stock(self, left, right)
+
+    return compare
+
+
+# -- ir._fixed_indexer: adds up the same terms for each node ---------------------------------------
+# The body of a node is run several times, and equal nodes have equal indices.
+# Fails when it can go: test_an_index_is_added_up_once.
+
+_MANY = 1 << 16
+
+
+def _remember_indices() -> None:
+    stock = ir._fixed_indexer
+    known: dict[Any, Any] = {}
+
+    @functools.wraps(stock)
+    def fixed_indexer(size: Any, stride: Any = None, offset: Any = sympy.S.Zero) -> Any:
+        add_up = stock(size, stride, offset)
+        if stride is None or not isinstance(offset, sympy.Basic):
+            return add_up
+        of_layout = (tuple(size), tuple(stride), offset)
+
+        def indexer(index: Sequence[Any]) -> Any:
+            key = (of_layout, tuple(index))
+            found = known.get(key)
+            if found is None:
+                if len(known) >= _MANY:
+                    known.clear()
+                found = known[key] = add_up(index)
+            return found
+
+        return indexer
+
+    ir._fixed_indexer = fixed_indexer
