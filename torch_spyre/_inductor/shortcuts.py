@@ -53,7 +53,7 @@ def _look_up_settings() -> None:
 
     @functools.wraps(stock)
     def look_up(self: ConfigModule, name: str) -> Any:
-        entry = vars(self)["_config"].get(name)
+        entry = self._config.get(name)
         if (
             entry is None
             or entry.hide
