@@ -55,22 +55,23 @@ class Flow:
     """Bytes at each place: whole words of 128."""
     axes: tuple[Axis, ...]
 
+    # What prices are made of, thousands of times for a kernel, is worked out at once.
+    core_bytes: int = field(init=False, repr=False, compare=False)
+    """Of the busiest core."""
+    total_bytes: int = field(init=False, repr=False, compare=False)
+    """Of all places, each once."""
+
+    def __post_init__(self) -> None:
+        core_bytes = total_bytes = self.unit
+        for places, _, total, _ in self.axes:
+            core_bytes *= places
+            total_bytes *= total
+        known = self.__dict__
+        known["core_bytes"], known["total_bytes"] = core_bytes, total_bytes
+        known["_hash"] = hash((self.writes, self.in_lx, self.unit, self.axes))
+
     def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.writes, self.in_lx, self.unit, self.axes))
-
-    @cached_property
-    def core_bytes(self) -> int:
-        """Of the busiest core."""
-        return self.unit * prod([a.places for a in self.axes])
-
-    @cached_property
-    def total_bytes(self) -> int:
-        """Of all places, each once."""
-        return self.unit * prod([a.total for a in self.axes])
+        return self.__dict__["_hash"]
 
     @property
     def memory_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -193,6 +194,22 @@ def test_a_graph_is_printed_without_entering_its_nodes_anew() -> None:
 
 
 # ---- Dynamo -------------------------------------------------------------------------------------
+
+
+def test_caches_of_the_processor_are_emptied_for_logs_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch._dynamo import guards
+
+    root = mock.Mock()
+    root.check.side_effect = lambda scope: time.sleep(0.002) or scope == {"x": 1}
+    x(4, 64).to("spyre")  # the process uses a card
+    assert 2000 <= guards.profile_guard_manager(root, {"x": 1}, 2) < 200_000
+    assert root.check.call_count == 2
+    monkeypatch.setattr(guards.guards_log, "level", logging.DEBUG)
+    monkeypatch.setattr(guards.guards_log, "_cache", {})
+    with pytest.raises(TypeError):  # PyTorch's own, which wants guards
+        guards.profile_guard_manager(root, {"x": 1}, 1)
 
 
 def test_source_files_are_taken_apart_for_logs_alone() -> None:

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import sympy
@@ -297,3 +298,32 @@ def test_an_index_is_added_up_once() -> None:
     assert calls(lambda: indexer((i, j))) < calls(lambda: theirs((i, j))), (
         "it is not needed any more"
     )
+
+
+def test_the_type_of_an_operation_is_found_once() -> None:
+    from torch._inductor import lowering
+
+    def tensor(dtype: torch.dtype, *size: int) -> Any:
+        return mock.Mock(
+            spec=ir.IRNode, **{"get_dtype.return_value": dtype, "get_size.return_value": size}
+        )
+
+    theirs = stock(lowering.get_promoted_dtype)
+    dtypes = (torch.float16, torch.float32, torch.int64, torch.bool)
+    given = [tensor(d, *s) for d in dtypes for s in ((), (2,), (2, 3))] + [
+        1,
+        1.0,
+        True,
+        sympy.Integer(2),
+    ]
+    kinds = lowering.ELEMENTWISE_TYPE_PROMOTION_KIND
+    for kind in (kinds.DEFAULT, kinds.INT_TO_FLOAT, kinds.ALWAYS_BOOL):
+        for a, b in itertools.product(given, given):
+            expected = theirs(a, b, type_promotion_kind=kind)
+            for _ in range(2):
+                assert lowering.get_promoted_dtype(a, b, type_promotion_kind=kind) is expected
+    a, b = tensor(torch.float16, 2), tensor(torch.int64, 3)
+    with mock.patch.object(torch, "zeros", side_effect=AssertionError("made")):
+        lowering.get_promoted_dtype(a, b, type_promotion_kind=kinds.DEFAULT)
+        with pytest.raises(AssertionError, match="made"):  # else it is not needed any more
+            theirs(a, b, type_promotion_kind=kinds.DEFAULT)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,11 +263,13 @@ _RULES: dict[str, Any] = {
 # ---- What the host computes ---------------------------------------------------------------------
 
 
-def note_host_results(target: Any, args: Any, kwargs: Any, buffers: Iterable[Any]) -> None:
+def note_host_results(target: Any, args: Any, kwargs: Any, buffers: Sequence[Any]) -> None:
     """Remember how large the int64 results of a step of the host may be.
 
     Results that may not fit 32 bits are read by the host alone.
     """
+    if not buffers:  # a view
+        return
     steps = [
         b for b in buffers if not isinstance(b, ir.ComputedBuffer) and isinstance(b, ir.Buffer)
     ]

@@ -16,6 +16,7 @@ import torch
 from torch._inductor import ir
 from torch._inductor import lowering as inductor
 from torch._inductor.virtualized import V
+from torch.utils import _pytree as pytree
 
 from torch_spyre.constants import DEVICE_NAME
 
@@ -37,7 +38,10 @@ def numbers_moved(target: torch._ops.OpOverload, args: Any, kwargs: Any) -> tupl
     number = next((i for i, a in enumerate(args) if _holds_tensors(a)), None)
     if number is None or target in _COPIES:  # what is copied to stays where it is
         return args, kwargs
-    first, others = args[number], (*args[number + 1 :], *kwargs.values())
+    first = args[number]
+    if isinstance(first, ir.TensorBox) and first.get_size():  # no number, as most
+        return args, kwargs
+    others = (*args[number + 1 :], *kwargs.values())
     alone = _spyre_device(others)
     if isinstance(first, (list, tuple)):
         lists = itertools.zip_longest(*(a for a in others if isinstance(a, (list, tuple))))
@@ -68,7 +72,9 @@ def meets_the_host(target: torch._ops.OpOverload, args: Any) -> str:
     """Why an operation is the host's: it reads a tensor of the CPU, and is no copy to the card."""
     if target in _COPIES or not any(isinstance(a, ir.TensorBox) for a in args):
         return ""
-    leaves = torch.utils._pytree.tree_leaves(args, is_leaf=lambda a: isinstance(a, ir.TensorBox))
+    leaves = args
+    if any(isinstance(a, (list, tuple, dict)) for a in args):
+        leaves = pytree.tree_leaves(args, is_leaf=lambda a: isinstance(a, ir.TensorBox))
     tensors = [a for a in leaves if isinstance(a, ir.TensorBox)]
     large = [t for t in tensors if t.get_size()]
     if _spyre_device(tensors) and any((t.get_device() or _CARD).type == "cpu" for t in large):
@@ -87,5 +93,5 @@ def _spyre_device(values: Any) -> torch.device | None:
 
 def _computes_floats() -> bool:
     """Whether all results of the node that is being lowered are floating point."""
-    values = torch.utils._pytree.tree_leaves(V.graph.current_node.meta.get("val"))
+    values = pytree.tree_leaves(V.graph.current_node.meta.get("val"))
     return all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)

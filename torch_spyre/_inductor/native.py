@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ aten = torch.ops.aten
 _SCATTERS = ("scatter", "index_add", "index_reduce", "masked_scatter")
 
 
+@functools.cache
 def never(target: torch._ops.OpOverload) -> str:
     """Why an operation is not even tried; empty for the others."""
     name = target._schema.name.split("::")[1]
@@ -80,7 +82,9 @@ def is_copied_first(node: torch.fx.Node | None) -> bool:
 
 def _dimensions(node: torch.fx.Node) -> int:
     """Of the tensors of a node, the most; those of size 1 do not count."""
-    tensors = [t for t in pytree.tree_leaves(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+    value = node.meta.get("val")
+    values = [value] if isinstance(value, torch.Tensor) else pytree.tree_leaves(value)
+    tensors = [t for t in values if isinstance(t, torch.Tensor)]
     return max(
         (sum(n != 1 for n in t.shape) for t in tensors if t.dim() > _MAX_DIMENSIONS), default=0
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from typing import Any
@@ -52,6 +53,7 @@ def _maker(node: Any) -> torch.fx.Node | None:
     return max(makers, key=lambda fx: fx._sort_key, default=None)
 
 
+@functools.cache
 def is_view(target: Any) -> bool:
     """Whether an operation only looks at its input in another way."""
     if not isinstance(target, torch._ops.OpOverload):

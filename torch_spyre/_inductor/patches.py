@@ -32,6 +32,7 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
 from torch_spyre._inductor import (
+    bodies,
     fakes,
     graph_caches,
     integers,
@@ -63,6 +64,7 @@ def apply() -> None:
     _do_not_try_to_fuse()
     _do_not_look_for_ancestors()
     _make_loops_on_demand()
+    _find_dependencies_once()
     _leave_scaled_softmax_alone()
     _leave_products_alone()
     _keep_known_values()
@@ -338,6 +340,27 @@ def _make_loops_on_demand() -> None:
         return stock(self, node)
 
     Scheduler.create_scheduler_node = create_scheduler_node
+
+
+# -- ComputedBuffer.get_read_writes: runs the body of a node each time -----------------------------
+# For the layout of a node, and for the scheduler. See bodies.py.
+# Fails when it can go: test_dependencies_are_found_once_for_one_layout.
+
+
+def _find_dependencies_once() -> None:
+    stock = ir.ComputedBuffer.get_read_writes
+
+    @functools.wraps(stock)
+    def get_read_writes(self: ir.ComputedBuffer) -> Any:
+        if not compiles_for_spyre() or not is_spyre(self.get_device()):
+            return stock(self)
+        return bodies.run_once("dependencies", self, stock, _names_read)
+
+    ir.ComputedBuffer.get_read_writes = get_read_writes
+
+
+def _names_read(found: Any) -> list[str]:
+    return [dep.name for dep in found.reads]
 
 
 # -- lowering.unsupported_input_tensor: asks a tensor for what its device answers ------------------

@@ -140,7 +140,8 @@ class Pricer:
         if self._gathered is not None:
             return self._work(known[0], uses, prod(key))
         # Where tensors are changes what flows, and nothing else.
-        return known[1]._replace(flows=tuple([self._flow(known[0], use) for use in uses]))
+        name, cores, _, *others = known[1]
+        return Work(name, cores, tuple([self._flow(known[0], use) for use in uses]), *others)
 
     def _work(self, dims: Mapping[Hashable, Dim], uses: Sequence[TensorUse], cores: int) -> Work:
         chosen = self.op.op_info.get("k", 0)

@@ -17,7 +17,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch._inductor import ir
+from torch._inductor import ir, lowering
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import Virtualized, threadlocal
 from torch.fx import graph as fx_graph
@@ -38,6 +38,7 @@ def apply() -> None:
     _go_over_arguments()
     _know_numbers()
     _remember_indices()
+    _remember_promotions()
 
 
 # -- ConfigModule.__getattr__: five calls for each setting -----------------------------------------
@@ -53,7 +54,7 @@ def _look_up_settings() -> None:
 
     @functools.wraps(stock)
     def look_up(self: ConfigModule, name: str) -> Any:
-        entry = vars(self)["_config"].get(name)
+        entry = self._config.get(name)
         if (
             entry is None
             or entry.hide
@@ -268,3 +269,40 @@ def _remember_indices() -> None:
         return indexer
 
     ir._fixed_indexer = fixed_indexer
+
+
+# -- lowering.get_promoted_dtype: makes tensors to ask for the type of their sum -------------------
+# For each pointwise operation. It depends on types and numbers of dimensions alone.
+# Fails when it can go: test_the_type_of_an_operation_is_found_once.
+
+
+def _remember_promotions() -> None:
+    stock = lowering.get_promoted_dtype
+    known: dict[Any, torch.dtype] = {}
+
+    @functools.wraps(stock)
+    def get_promoted_dtype(
+        *args: Any, type_promotion_kind: Any, return_compute_dtype: bool = False
+    ) -> torch.dtype:
+        parts: list[Any] = [type_promotion_kind, return_compute_dtype]
+        for arg in args:
+            if type(arg) in (int, float, bool):
+                parts.append(type(arg))
+            elif isinstance(arg, ir.IRNode):
+                parts.append((arg.get_dtype(), len(arg.get_size())))
+            else:
+                parts = []
+                break
+        key = tuple(parts)
+        if key not in known:
+            found = stock(
+                *args,
+                type_promotion_kind=type_promotion_kind,
+                return_compute_dtype=return_compute_dtype,
+            )
+            if not parts:
+                return found
+            known[key] = found
+        return known[key]
+
+    lowering.get_promoted_dtype = get_promoted_dtype

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -17,6 +17,7 @@ from torch._inductor import ir
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
+from torch_spyre._inductor import bodies
 from torch_spyre._inductor.errors import NoOpFunc, TooLarge, UnsupportedType
 from torch_spyre._inductor.index_terms import simplified
 from torch_spyre._inductor.spyre_kernel import (
@@ -46,8 +47,10 @@ class _Tracer(DefaultHandler):
         self.ranges = ranges or {}
         self.indirect: dict[sympy.Symbol, Value] = {}
         self.rows: dict[sympy.Symbol, int] = {}
+        self.reads: set[str] = set()
 
     def load(self, name: str, index: sympy.Expr) -> Value:
+        self.reads.add(name)
         dtype = self.dtype_of(name)
         if dtype not in NATIVE_TYPES:
             raise UnsupportedType(f"{dtype} tensors do not have a form on the card")
@@ -131,6 +134,8 @@ class Body:
     reduction: str = ""
     place: list[sympy.Expr] | None = None
     """Coordinates that a scatter writes to, in the tensor that it changes."""
+    reads: set[str] = field(default_factory=set)
+    """Names of all that is read, also for indices."""
 
 
 @contextlib.contextmanager
@@ -151,6 +156,10 @@ def buffer_dtype(name: str) -> torch.dtype:
 
 def trace(node: ir.ComputedBuffer) -> Body:
     """The expression of a node of LoopLevelIR. Raises Unsupported for what the card cannot do."""
+    return bodies.run_once("expression", node, _trace, lambda body: body.reads)
+
+
+def _trace(node: ir.ComputedBuffer) -> Body:
     data = node.data
     if not isinstance(data, (ir.Pointwise, ir.Reduction)) or type(data) in _UNSUPPORTED_LOOPS:
         raise NoOpFunc(f"the card has no operation for {type(data).__name__}")
@@ -175,6 +184,7 @@ def trace(node: ir.ComputedBuffer) -> Body:
             tracer.indirect,
             tracer.rows,
             data.reduction_type,
+            reads=tracer.reads,
         )
     place = None
     with V.set_ops_handler(tracer):
@@ -183,7 +193,17 @@ def trace(node: ir.ComputedBuffer) -> Body:
             if data.scatter_mode is not None:
                 raise NoOpFunc(f"the card has no stores with {data.scatter_mode}")
             place = list(data.output_indexer(points))
-    return Body(variables, ranges, [], [], value, tracer.indirect, tracer.rows, place=place)
+    return Body(
+        variables,
+        ranges,
+        [],
+        [],
+        value,
+        tracer.indirect,
+        tracer.rows,
+        place=place,
+        reads=tracer.reads,
+    )
 
 
 def trace_pointwise(data: ir.Pointwise) -> Value:

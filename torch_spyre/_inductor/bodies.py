@@ -1,0 +1,60 @@
+"""What the bodies of nodes were found to do, for as long as that holds.
+
+The body of a node of LoopLevelIR is run to check it, to choose its layout, for its dependencies and
+for the plan. What comes out is the same each time, unless Inductor has given another layout to the
+node or to something that it reads in between:
+
+    buf1 reads buf0[p0, p1]    checked with buf0 as (4, 64), strides (64, 1)
+                               planned with strides (64, 1): as it was; with (1, 4): run again
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+
+_Known = tuple[Any, tuple[Any, ...], Any]
+
+# By kind and name of a node; names are unique in a graph.
+_known: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], _Known]] = weakref.WeakKeyDictionary()
+
+
+def run_once(
+    kind: str,
+    node: ir.ComputedBuffer,
+    run: Callable[[ir.ComputedBuffer], Any],
+    read_by: Callable[[Any], Iterable[str]],
+) -> Any:
+    """`run(node)`; what it gave before, if the layouts are those of then. `read_by` tells the names
+    of what a result reads."""
+    if node.name is None:  # not part of the graph
+        return run(node)
+    known = _known.setdefault(V.graph, {})
+    found = known.get((kind, node.get_name()))
+    if found is not None and found[0] is node.data:
+        layouts = found[1]
+        if all(_layout(name) == layout for name, layout in layouts):
+            return found[2]
+    result = run(node)
+    names = {node.get_name(), *read_by(result)}
+    now = tuple([(name, _layout(name)) for name in sorted(names)])
+    if all(layout is not None for _, layout in now):
+        known[kind, node.get_name()] = (node.data, now, result)
+    return result
+
+
+def _layout(name: str) -> tuple[Any, ...] | None:
+    """How a buffer lies; None for one that lies in another, and is found by way of that."""
+    buffer = V.graph.try_get_buffer(name)
+    if buffer is None:
+        return () if name in V.graph.constants else None
+    if isinstance(buffer, ir.TensorBox):
+        buffer = buffer.data
+    layout = buffer.get_layout()
+    if type(layout) not in (ir.FixedLayout, ir.FlexibleLayout):
+        return None
+    return layout.dtype, layout.offset, tuple(layout.size), tuple(layout.stride)
