@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.backend.make_bundle import FP32, LX, POOL, Op, Repeat, T, op, write_bundle
 from torch_spyre.backend import fuse, read_bundle, steps_of
 from torch_spyre.backend.placed import Shapes
@@ -20,20 +18,7 @@ from torch_spyre.backend.registers import (
     lasting_registers,
     peak_registers,
 )
-from torch_spyre.backend.schedule import schedule
-from torch_spyre.backend.steps import (
-    MAX_OPERANDS,
-    Address,
-    Copy,
-    CopySide,
-    LoopBegin,
-    LoopEnd,
-    Matmul,
-    MatmulSide,
-    ReduceOp,
-    Space,
-    Tile,
-)
+from torch_spyre.backend.steps import MAX_OPERANDS, Copy, LoopBegin, LoopEnd, Matmul, ReduceOp, Tile
 from torch_spyre.device_time import price
 from torch_spyre.opfuncs import TILE_OPCODES
 
@@ -348,42 +333,6 @@ def test_a_partial_overwrite_does_not_free_a_value(tmp_path):
         unary("abs", pool(0), ROWS.at(3), {"mb": 2}),
     ]
     assert 0 in stores(scheduled(tmp_path, operations)[0])
-
-
-def narrow_copy(sizes: tuple[int, int]) -> Copy:
-    """32 columns for the sticks of pool(0)."""
-    at = Address(Space.ARGUMENT, 0, (0,))
-    side = CopySide(0, 0, (512, 64), (sizes[1], 1), sizes, (sizes[1], 1), (sizes[1], 1),
-                    ((0, 512, 32),), at)  # fmt: skip
-    return Copy("copy", 1, replace(side, address=Address(Space.ARGUMENT, 7, (0,))), side)
-
-
-def narrow_product(columns: int, first: int = 0) -> Matmul:
-    """Multiplies with columns of pool(0)."""
-    x = MatmulSide(0, (1024, 128), Address(Space.ARGUMENT, 5, (0,)))
-    y = MatmulSide(0, (128, 65536), Address(Space.ARGUMENT, 0, (2 * first,)))
-    out = MatmulSide(0, (128, 128), Address(Space.ARGUMENT, 6, (0,)))
-    return Matmul("product", 1, 0, ((8, columns, 512),), x, y, out)
-
-
-@pytest.mark.parametrize(
-    ("copy", "product", "dead"),
-    [
-        (narrow_copy((512, 32)), narrow_product(32), True),
-        (narrow_copy((512, 32)), narrow_product(20), True),
-        (narrow_copy((512, 32)), narrow_product(33), False),
-        (narrow_copy((512, 32)), narrow_product(32, first=32), False),
-        (narrow_copy((512, 64)), narrow_product(32), False),  # half of a tensor
-    ],
-)
-def test_a_value_is_not_stored_when_all_that_is_read_of_its_sticks_is_overwritten(
-    tmp_path, copy, product, dead
-):
-    operations = [unary("exp", ROWS.at(0), pool(0)), unary("neg", pool(0), ROWS.at(1))]
-    items = steps_of(read_bundle(write_bundle(tmp_path, operations)), fuse=False)
-    first, *rest = schedule([*items, copy, product], pool=0)
-    assert stores(first) == ([2] if dead else [0, 2])
-    assert names(rest) == ["copy", "product"]
 
 
 def test_without_a_pool_nothing_is_left_out(tmp_path):
