@@ -93,7 +93,7 @@ class SpyreDeviceOpOverrides(DeviceOpOverrides):
 @functools.cache
 def register() -> None:
     """Make Inductor know the device. Once per process."""
-    from torch_spyre._inductor import patches
+    from torch_spyre._inductor import patches, shortcuts
     from torch_spyre._inductor.scheduler import SpyreScheduling
     from torch_spyre._inductor.wrapper import SpyreWrapperCodegen
 
@@ -106,6 +106,7 @@ def register() -> None:
         device_custom_config=config,
     )
     patches.apply()
+    shortcuts.apply()
 
 
 # Options of Inductor for a graph with spyre tensors.

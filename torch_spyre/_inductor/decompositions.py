@@ -116,7 +116,11 @@ def _catch_composite(op: torch._ops.OpOverload) -> None:
             result = _DECOMPOSITIONS[op](*args, **kwargs)
             return op.decompose(*args, **kwargs) if result is NotImplemented else result
 
-        op.py_impl(key)(shapes.worked_out_once(decompose, lambda: _DECOMPOSITIONS[op]))
+        def rule(*args: Any, **kwargs: Any) -> torch.Size | None:
+            known = None if is_foreign(_DECOMPOSITIONS[op]) else shapes.RULES.get(op)
+            return None if known is None else known(*args, **kwargs)
+
+        op.py_impl(key)(shapes.worked_out_once(decompose, lambda: _DECOMPOSITIONS[op], rule))
 
 
 def _work_out_once(op: torch._ops.OpOverload) -> None:
@@ -126,7 +130,7 @@ def _work_out_once(op: torch._ops.OpOverload) -> None:
         return op.decompose(*args, **kwargs)
 
     for key in (torch._C.DispatchKey.AutogradPrivateUse1, torch._C.DispatchKey.PrivateUse1):
-        op.py_impl(key)(shapes.worked_out_once(decompose, lambda: None))
+        op.py_impl(key)(shapes.worked_out_once(decompose, lambda: None, shapes.RULES.get(op)))
 
 
 _work_out_once(aten.linear.default)

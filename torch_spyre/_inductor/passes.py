@@ -130,6 +130,13 @@ def extensions() -> tuple[Any, ...]:
     return (*changed, *added)
 
 
+def look_at_scheduler_nodes() -> bool:
+    """Whether a user's pass works on the nodes of Inductor's scheduler."""
+    added = any(tuple(STAGES[s]) != _OWN_STAGES[s] for s in ("pre_fusion", "post_fusion"))
+    given = (inductor_config._pre_fusion_custom_pass, inductor_config._post_fusion_custom_pass)
+    return added or any(getattr(p, "after", p) is not None for p in given)
+
+
 def _name(function: Pass) -> str:
     own = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     return f"{own} {fingerprint(function)}" if is_foreign(function) else own

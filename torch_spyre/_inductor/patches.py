@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.codecache import get_hash, get_path, sha256_hash
 from torch._inductor.graph import GraphLowering
@@ -35,7 +36,9 @@ from torch_spyre._inductor import (
     graph_caches,
     integers,
     lowering,
+    mixed_devices,
     native,
+    passes,
     patterns,
     plain_nodes,
     reinplacing,
@@ -58,6 +61,7 @@ def apply() -> None:
     _ask_no_questions()
     _run_fallbacks_on_folded_constants()
     _do_not_try_to_fuse()
+    _do_not_look_for_ancestors()
     _make_loops_on_demand()
     _leave_scaled_softmax_alone()
     _leave_products_alone()
@@ -87,7 +91,7 @@ def _realise_every_operation() -> None:
         if not lowering.has_spyre(args, kwargs) or not isinstance(target, torch._ops.OpOverload):
             return stock(self, target, args, kwargs)
         first = len(self.buffers)
-        args, kwargs = lowering.numbers_moved(target, args, kwargs)
+        args, kwargs = mixed_devices.numbers_moved(target, args, kwargs)
         result = lower_for_spyre(self, target, args, kwargs)
         integers.note_host_results(target, args, kwargs, self.buffers[first:])
         return _laid_out_by_the_host(self, result)
@@ -99,7 +103,7 @@ def _realise_every_operation() -> None:
             left = (
                 native.size_is_open(node)
                 or native.has_many_dimensions(node)
-                or lowering.meets_the_host(target, args)
+                or mixed_devices.meets_the_host(target, args)
             )
         if left:
             return _fall_back(self, target, args, kwargs, left)
@@ -279,6 +283,43 @@ def _do_not_try_to_fuse() -> None:
         return is_spyre(node.get_device()) or stock(self, node)
 
     Scheduler.unfusable_node = unfusable_node
+
+
+# -- Scheduler.compute_ancestors, compute_input_distances: asked for by fusion alone ---------------
+# All that each node depends on, which takes the square of their number.
+# Fails when it can go: test_nobody_looks_for_ancestors_where_nothing_is_fused.
+
+
+def _do_not_look_for_ancestors() -> None:
+    stock_ancestors, stock_distances = (
+        Scheduler.compute_ancestors,
+        Scheduler.compute_input_distances,
+    )
+
+    @functools.wraps(stock_ancestors)
+    def compute_ancestors(self: Scheduler) -> None:
+        if not _nothing_is_fused(self):
+            stock_ancestors(self)
+            return
+        for order, node in enumerate(self.nodes):
+            node.min_order = node.max_order = order
+
+    @functools.wraps(stock_distances)
+    def compute_input_distances(self: Scheduler) -> None:
+        if not _nothing_is_fused(self):
+            stock_distances(self)
+
+    Scheduler.compute_ancestors = compute_ancestors
+    Scheduler.compute_input_distances = compute_input_distances
+
+
+def _nothing_is_fused(scheduler: Scheduler) -> bool:
+    """Whether all nodes are the card's, and nobody else looks at what they depend on."""
+    return (
+        all(is_spyre(node.get_device()) for node in scheduler.nodes)
+        and not inductor_config.reorder_for_compute_comm_overlap
+        and not passes.look_at_scheduler_nodes()
+    )
 
 
 # -- Scheduler.create_scheduler_node: no hook for the nodes of a device ----------------------------

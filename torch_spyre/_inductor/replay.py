@@ -127,19 +127,32 @@ def run(
     if modes is None:
         return stock(interpreter, target, args, kwargs)
     inputs: list[Any] = []
-    key = _key(kind, target, args, kwargs, inputs)
+    # The recorder looks at each question that a tensor is asked, thousands of them.
+    with torch._C.DisableTorchFunction():
+        key = _key(kind, target, args, kwargs, inputs)
     if key is None or not inputs:
         return stock(interpreter, target, args, kwargs)
     known = _known.setdefault(interpreter, {})
     if key not in known:
         recording = _Recording(modes, inputs)
         result = stock(interpreter, target, args, kwargs)
-        known[key] = recording.finish(result)
+        with torch._C.DisableTorchFunction():
+            known[key] = recording.finish(result)
         return result
     recorded = known[key]
     if recorded is None:
         return stock(interpreter, target, args, kwargs)
-    return _replay(recorded, modes, inputs)
+    with torch._C.DisableTorchFunction():
+        _note_function(modes.tracer, target)
+        return _replay(recorded, modes, inputs)
+
+
+def _note_function(tracer: Any, target: Any) -> None:
+    """What the recorder would have noted; nodes are told which function they come from."""
+    function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+    if tracer is not None and hasattr(function, "__name__"):
+        tracer.torch_fn_metadata = function
+        tracer.torch_fn_counts[function] = tracer.torch_fn_counts.get(function, 0) + 1
 
 
 # ---- When -----------------------------------------------------------------------------------

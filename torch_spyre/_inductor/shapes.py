@@ -4,6 +4,11 @@ Dynamo runs each operation on fake tensors to see what comes out. An attention i
 then, in every layer, and in every process, because that is before any cache is looked into. All of
 it depends on the description of the inputs alone, and so it is worked out once for each.
 
+Of the two that take longest, a linear layer and an attention, rules say it right away for what
+models do with them; all else, and what is wrong, is run:
+
+    linear   (8, 128, 384), (1536, 384), (1536)   is   (8, 128, 1536), in order
+
 Whoever records operations (AOTAutograd) or differentiates them gets the decomposition itself.
 """
 
@@ -18,13 +23,19 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 _MANY = 1024
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _Description = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 
 
-def worked_out_once(function: Callable[..., Any], version: Callable[[], Any]) -> Callable[..., Any]:
+def worked_out_once(
+    function: Callable[..., Any],
+    version: Callable[[], Any],
+    rule: Callable[..., torch.Size | None] | None = None,
+) -> Callable[..., Any]:
     """`function`, run once for equal inputs where only the description of its result is wanted.
 
-    `version` tells when what was worked out is not valid any more: it is other then."""
+    `version` tells when what was worked out is not valid any more: it is other then. `rule` says
+    the shape of a result that lies in order and has the type of the first argument; None: run."""
     known: dict[Any, _Description] = {}
 
     @functools.wraps(function)
@@ -37,6 +48,9 @@ def worked_out_once(function: Callable[..., Any], version: Callable[[], Any]) ->
         if found is not None:
             size, stride, dtype, device = found
             return torch.empty_strided(size, stride, dtype=dtype, device=device)
+        shape = rule(*args, **kwargs) if rule is not None else None
+        if shape is not None:
+            return torch.empty(shape, dtype=args[0].dtype, device=args[0].device)
         result = function(*args, **kwargs)
         if _is_new(result, args, kwargs):
             if len(known) >= _MANY:
@@ -81,3 +95,68 @@ def _is_new(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
     return all(result.untyped_storage()._cdata != t.untyped_storage()._cdata for t in tensors)
+
+
+# ---- Rules --------------------------------------------------------------------------------------
+
+
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Size | None:
+    """The shape of a linear layer."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or not _alike(tensors):
+        return None
+    if bias is not None and bias.shape != weight.shape[:1]:
+        return None
+    return torch.Size((*x.shape[:-1], weight.shape[0]))
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Size | None:
+    """The shape of an attention of heads."""
+    if not query.dim() == key.dim() == value.dim() == 4 or not _alike((query, key, value)):
+        return None
+    batches, heads, queries, depth = query.shape
+    keys = key.shape[-2]
+    groups = key.shape[1] if enable_gqa else heads
+    if groups == 0 or heads % groups or value.shape[:3] != (batches, groups, keys):
+        return None
+    if key.shape != (batches, groups, keys, depth):
+        return None
+    if attn_mask is not None and (
+        attn_mask.dtype not in (torch.bool, query.dtype)
+        or attn_mask.device != query.device
+        or not _widens(attn_mask.shape, (batches, heads, queries, keys))
+    ):
+        return None
+    return torch.Size((batches, heads, queries, value.shape[-1]))
+
+
+def _alike(tensors: tuple[torch.Tensor, ...]) -> bool:
+    """Whether tensors have one type of the card's and one device, and numbers."""
+    first = tensors[0]
+    return first.dtype in _FLOATS and all(
+        t.dtype == first.dtype and t.device == first.device and t.numel() > 0 for t in tensors
+    )
+
+
+def _widens(shape: torch.Size, wanted: tuple[int, ...]) -> bool:
+    if len(shape) > len(wanted):
+        return False
+    return all(n in (1, w) for n, w in zip(reversed(shape), reversed(wanted)))
+
+
+RULES: dict[torch._ops.OpOverload, Callable[..., torch.Size | None]] = {
+    torch.ops.aten.linear.default: linear,
+    torch.ops.aten.scaled_dot_product_attention.default: attention,
+}

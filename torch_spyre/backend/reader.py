@@ -48,13 +48,31 @@ class SdscFile:
         return frozenset(s for starts, on in zip(self.starts, self.symbolic) if on for s in starts)
 
 
-@dataclass(frozen=True)
 class Field:
-    """A value of the file and its path."""
+    """A value of the file and its path.
 
-    file: str
-    path: str
-    value: Any
+    There is one for each value that is looked at, so it is made fast; its path is put together
+    when a message needs it."""
+
+    __slots__ = ("file", "key", "parent", "value")
+
+    def __init__(
+        self, file: str, value: Any, parent: Field | None = None, key: str | int = ""
+    ) -> None:
+        self.file = file
+        self.value = value
+        self.parent = parent
+        self.key = key
+
+    @property
+    def path(self) -> str:
+        return "" if self.parent is None else self.parent.path_of(self.key)
+
+    def path_of(self, key: str | int) -> str:
+        """The path of a member."""
+        if isinstance(key, int):
+            return f"{self.path}[{key}]"
+        return f"{self.path}.{key}" if self.path else key
 
     def fail(self, found: str, allowed: str) -> NoReturn:
         refuse(self.file, self.path, found, allowed)
@@ -69,17 +87,15 @@ class Field:
     def at(self, key: str | int) -> Field:
         """A member of an object or an array, which must be there."""
         if isinstance(key, int):
-            return Field(self.file, f"{self.path}[{key}]", self.value[key])
-        found = self.find(key)
-        if found is None:
-            path = f"{self.path}.{key}" if self.path else key
-            refuse(self.file, path, "nothing", f"this field; there are {self._keys()}")
-        return found
+            return Field(self.file, self.value[key], self, key)
+        members = self.value if type(self.value) is dict else self.object()
+        if key not in members:
+            refuse(self.file, self.path_of(key), "nothing", f"this field; there are {self._keys()}")
+        return Field(self.file, members[key], self, key)
 
     def find(self, key: str) -> Field | None:
         members = self.object()
-        path = f"{self.path}.{key}" if self.path else key
-        return Field(self.file, path, members[key]) if key in members else None
+        return Field(self.file, members[key], self, key) if key in members else None
 
     def _keys(self) -> str:
         return ", ".join(self.object()) or "no fields"
@@ -151,7 +167,7 @@ def read_sdsc(path: Path) -> SdscFile:
         content = json.loads(path.read_bytes(), object_pairs_hook=_unique(name))
     except ValueError as error:
         refuse(name, "", f"not valid JSON: {error}", "an object")
-    top = Field(name, "", content)
+    top = Field(name, content)
     keys = list(top.object())
     if len(keys) != 1:
         refuse(name, "", f"{len(keys)} top-level fields", 'one, like "0_add"')
@@ -162,16 +178,16 @@ def read_sdsc(path: Path) -> SdscFile:
     if find(op) is None:
         refuse(name, keys[0], f'the operation "{op}"', ", ".join(OPFUNCS))
     # The path in messages begins below the key, which every file has exactly one of.
-    return _read(Field(name, "", content[keys[0]]), keys[0], op)
+    return _read(Field(name, content[keys[0]]), keys[0], op)
 
 
 def _unique(file: str) -> Any:
     def hook(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in result:
-                raise BundleError(f"{file}: {key}: found twice in one object, allowed: once")
-            result[key] = value
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+            raise BundleError(f"{file}: {twice}: found twice in one object, allowed: once")
         return result
 
     return hook
