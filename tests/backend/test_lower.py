@@ -554,7 +554,7 @@ def test_matmul_counts_the_valid_columns(tmp_path, n: int, split: int, valid: li
     step = lowered(tmp_path, operation)
     assert [e[-2] for e in step.extents] == valid
     (out,) = [a.region for a in accesses(step, ()) if a.writes]
-    assert (out.low, out.high, out.is_dense) == (0, 16 * padded * 2, True)
+    assert (out.low, out.high, out.filled) == (0, 16 * padded * 2, 128)
 
 
 def test_epilogue_of_a_matmul_is_part_of_its_addresses_accesses_time_and_words(tmp_path):
@@ -575,7 +575,7 @@ def test_epilogue_of_a_matmul_is_part_of_its_addresses_accesses_time_and_words(t
 
     uses = {(a.operand, a.writes): a.region for a in accesses(joined, ())}
     assert uses[0, True] == next(a.region for a in accesses(step, ()) if a.writes)
-    assert (uses[1, False].low, uses[1, False].high, uses[1, False].is_dense) == (0, 1024, False)
+    assert (uses[1, False].low, uses[1, False].high, uses[1, False].filled) == (0, 1024, 128)
     assert not any(a.writes for a in accesses(replace(joined, epilogue=code[:-1]), ()))
 
     writer = ProgramWriter()

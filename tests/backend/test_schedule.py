@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.backend.make_bundle import FP32, LX, POOL, Op, Repeat, T, op, write_bundle
 from torch_spyre.backend import fuse, read_bundle, steps_of
 from torch_spyre.backend.placed import Shapes
@@ -21,10 +23,13 @@ from torch_spyre.backend.registers import (
 from torch_spyre.backend.schedule import schedule
 from torch_spyre.backend.steps import (
     MAX_OPERANDS,
+    Address,
     Copy,
+    CopySide,
     LoopBegin,
     LoopEnd,
     Matmul,
+    MatmulSide,
     ReduceOp,
     Space,
     Tile,
@@ -347,17 +352,54 @@ def test_a_partial_overwrite_does_not_free_a_value(tmp_path):
     assert 0 in stores(scheduled(tmp_path, operations)[0])
 
 
-def test_in_the_room_of_scratchpads_a_partial_overwrite_does(tmp_path):
-    half = ROWS.at(1, gap={"mb": 64})  # as heads of 32 are written to sticks of 64
+def narrow_copy(sizes: tuple[int, int]) -> Copy:
+    """32 columns for the sticks of pool(0)."""
+    at = Address(Space.ARGUMENT, 0, (0,))
+    side = CopySide(0, 0, (512, 64), (sizes[1], 1), sizes, (sizes[1], 1), (sizes[1], 1),
+                    ((0, 512, 32),), at)  # fmt: skip
+    return Copy("copy", 1, replace(side, address=Address(Space.ARGUMENT, 7, (0,))), side)
+
+
+def narrow_product(columns: int, first: int = 0) -> Matmul:
+    """Multiplies with columns of pool(0)."""
+    x = MatmulSide(0, (1024, 128), Address(Space.ARGUMENT, 5, (0,)))
+    y = MatmulSide(0, (128, 65536), Address(Space.ARGUMENT, 0, (2 * first,)))
+    out = MatmulSide(0, (128, 128), Address(Space.ARGUMENT, 6, (0,)))
+    return Matmul("product", 1, 0, ((8, columns, 512),), x, y, out)
+
+
+@pytest.mark.parametrize(
+    ("copy", "product", "dead"),
+    [
+        (narrow_copy((512, 32)), narrow_product(32), True),
+        (narrow_copy((512, 32)), narrow_product(20), True),
+        (narrow_copy((512, 32)), narrow_product(33), False),
+        (narrow_copy((512, 32)), narrow_product(32, first=32), False),
+        (narrow_copy((512, 64)), narrow_product(32), False),  # half of a tensor
+    ],
+)
+def test_a_value_is_not_stored_when_all_that_is_read_of_its_sticks_is_overwritten(
+    tmp_path, copy, product, dead
+):
+    operations = [unary("exp", ROWS.at(0), pool(0)), unary("neg", pool(0), ROWS.at(1))]
+    items = steps_of(read_bundle(write_bundle(tmp_path, operations)), fuse=False)
+    first, *rest = schedule([*items, copy, product], pool=0)
+    assert stores(first) == ([2] if dead else [0, 2])
+    assert names(rest) == ["copy", "product"]
+
+
+def test_a_value_that_lies_between_the_sticks_of_another_one_does_not_free_it(tmp_path):
+    """Both are between the first and the last byte of the other, also in scratchpads."""
+    rows = ROWS.at(1, gap={"mb": 64})
+    between = ROWS.at(1, 64 * 128, gap={"mb": 64})
+    half = {"mb": 64, "out": 256}
     operations = [
-        unary("exp", ROWS.at(0), ROWS.at(1)),
-        unary("neg", ROWS.at(1), ROWS.at(2)),
-        op("tanh", {"mb": 64, "out": 256}, [ROWS.at(3, gap={"mb": 64})], half),
-        turned(ROWS.at(1), ROWS.at(4)),
+        op("exp", half, [ROWS.at(0, gap={"mb": 64})], rows),
+        op("neg", half, [rows], ROWS.at(2, gap={"mb": 64})),
+        op("tanh", half, [ROWS.at(3, gap={"mb": 64})], between),
+        op("ReStickifyOpHBM", half, [rows], T(["out", "mb"], stick="mb", where=4, label="KERNEL")),
     ]
     items = scheduled(tmp_path, operations, fuse=False)
-    first = schedule(items)[0]
-    assert stores(first) == [1, 2]
     value = addresses(items[0])[1].argument
     shared = [
         with_addresses(
@@ -370,7 +412,7 @@ def test_in_the_room_of_scratchpads_a_partial_overwrite_does(tmp_path):
         for item in items
     ]
     first = schedule(shared)[0]
-    assert first.name == "0_exp+1_neg" and stores(first) == [2]
+    assert first.name == "0_exp+1_neg" and len(stores(first)) == 2
 
 
 def test_without_a_pool_nothing_is_left_out(tmp_path):

@@ -27,6 +27,7 @@ from torch_spyre.backend.steps import (
     changed,
     with_addresses,
 )
+from torch_spyre.constants import BYTES_IN_STICK
 from torch_spyre.device_time import Work
 
 Counts = tuple[int, ...]
@@ -42,8 +43,8 @@ class Span(NamedTuple):
     """Where; spans of different places do not overlap."""
     low: int
     high: int
-    is_dense: bool
-    """Every byte in between belongs to it."""
+    filled: int
+    """As of a Region."""
     operand: int
     """Number of the operand of a Tile, or of the epilogue of a Matmul; -1 for others."""
 
@@ -54,7 +55,7 @@ def spans(step: Step, counts: Counts) -> tuple[list[Span], list[Span]]:
     writes: list[Span] = []
     for access in accesses(step, counts):
         r = access.region
-        span = Span((r.space, r.argument), r.low, r.high, r.is_dense, access.operand)
+        span = Span((r.space, r.argument), r.low, r.high, r.filled, access.operand)
         (writes if access.writes else reads).append(span)
     return reads, writes
 
@@ -90,9 +91,11 @@ class Placed:
     def spans(self, of_shape: Iterable[Span]) -> list[Span]:
         """Those of the shape, where they really are."""
         result = []
-        for (space, number), low, high, is_dense, operand in of_shape:
+        for (space, number), low, high, filled, operand in of_shape:
             argument, at = self.places[number]
-            result.append(Span((space, argument), at + low, at + high, is_dense, operand))
+            if at % BYTES_IN_STICK and filled:  # sticks begin elsewhere
+                filled = BYTES_IN_STICK
+            result.append(Span((space, argument), at + low, at + high, filled, operand))
         return result
 
     def step(self) -> Tile | Matmul:

@@ -16,6 +16,7 @@ from torch_spyre.backend.registers import LOAD, STORE
 from torch_spyre.backend.steps import (
     Address,
     Copy,
+    CopySide,
     Gather,
     Instruction,
     Matmul,
@@ -28,6 +29,9 @@ from torch_spyre.backend.steps import (
 )
 from torch_spyre.constants import BYTES_IN_STICK
 
+PANEL = 16
+"""Columns that a product reads at a time; what it reads too many has no effect."""
+
 
 @dataclass(frozen=True)
 class Region:
@@ -37,8 +41,9 @@ class Region:
     argument: int
     low: int
     high: int
-    is_dense: bool
-    """Every byte in between belongs to it."""
+    filled: int
+    """Of each stick in between: how many bytes from its begin on are written for certain, or read
+    at most. Sticks of tensors with few columns are not full."""
 
     @property
     def place(self) -> tuple[Space, int]:
@@ -56,7 +61,7 @@ class Region:
     def hull(self, other: Region) -> Region:
         """Both, and what is between them."""
         low, high = min(self.low, other.low), max(self.high, other.high)
-        return replace(self, low=low, high=high, is_dense=False)
+        return replace(self, low=low, high=high, filled=0)
 
     def without(self, other: Region) -> list[Region]:
         """What is left of it: up to two regions."""
@@ -67,7 +72,7 @@ class Region:
 
     def covers(self, other: Region) -> bool:
         return (
-            self.is_dense
+            self.filled == BYTES_IN_STICK
             and self.overlaps(other)
             and self.low <= other.low
             and other.high <= self.high
@@ -86,7 +91,7 @@ def accesses(step: Step, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
     """All memory that a step touches."""
     if isinstance(step, Tile):
         return tuple(
-            Access(operand_region(step, step.operands[number], loop_counts), writes, number)
+            _access(operand_region(step, step.operands[number], loop_counts), writes, number)
             for number, writes in _operand_uses(step.code)
         )
     if isinstance(step, Matmul):
@@ -94,8 +99,33 @@ def accesses(step: Step, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
     result = []
     for address, extent, size, writes in _plain_extents(step):
         region = _region(address, [extent] * step.cores, loop_counts, size)
-        result.append(Access(region, writes))
+        result.append(_access(region, writes))
+    if isinstance(step, Copy):
+        written = result[1].region
+        if not written.filled and not any(step.destination.address.loop_strides):
+            filled = _filled_by(step.destination) if written.low % BYTES_IN_STICK == 0 else 0
+            result[1] = Access(replace(written, filled=filled), writes=True)
     return tuple(result)
+
+
+def _access(region: Region, writes: bool, operand: int = -1) -> Access:
+    if not writes:  # all of it, if nothing more is known
+        region = replace(region, filled=BYTES_IN_STICK)
+    return Access(region, writes, operand)
+
+
+def _filled_by(side: CopySide) -> int:
+    """Of how many bytes each stick of the destination gets the first ones, where all have the same:
+    (8, 12, 32, 128) with the 32 along the sticks fills 64 of 128 bytes. A tensor of which only a
+    part is written has the rest from before."""
+    if side.arrangement or side.address.space == Space.LX:
+        return 0
+    lanes = [n for n, s in zip(side.sizes, side.strides) if s == side.stride_map[-1]]
+    most = max(lanes, default=0)  # elements of a stick, from its begin on
+    sticks = prod(side.device_size[:-1])
+    if most > side.device_size[-1] or most * sticks != sum(prod(v[1:]) for v in side.views):
+        return 0
+    return FORMAT_OF_NUMBER[side.format].bytes * most
 
 
 def regions(step: Tile | Matmul, loop_counts: tuple[int, ...]) -> list[Region]:
@@ -145,12 +175,12 @@ def _region(
     high = max([o + e for o, e in zip(address.offsets, extents)])
     if address.space == Space.LX:
         size = size // len(extents)
-    is_dense = size == high - low
+    filled = BYTES_IN_STICK if size == high - low else 0
     for count, stride in zip(loop_counts, address.loop_strides):
-        is_dense = is_dense and stride == 0
+        filled = filled if stride == 0 else 0
         low += min(0, stride * (count - 1))
         high += max(0, stride * (count - 1))
-    return Region(address.space, address.argument, low, high, is_dense)
+    return Region(address.space, address.argument, low, high, filled)
 
 
 def _walk(extents: tuple[int, ...], strides: tuple[int, ...]) -> int:
@@ -215,7 +245,13 @@ def _input_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> list[Access]:
         (step.y, (*batch, depth, y_sticks)),
     ):
         extents = [_walk(points, side.strides)] * step.cores
-        result.append(Access(_region(side.address, extents, loop_counts, 0), writes=False))
+        access = _access(_region(side.address, extents, loop_counts, 0), writes=False)
+        used = depth if side is step.x else columns
+        places = (*side.address.offsets, *side.address.loop_strides, *side.strides)
+        if points[-1] == 1 and not any(place % BYTES_IN_STICK for place in places):
+            some = -(-used // PANEL) * PANEL * FORMAT_OF_NUMBER[side.format].bytes
+            access = Access(replace(access.region, filled=min(some, BYTES_IN_STICK)), writes=False)
+        result.append(access)
     return result
 
 
@@ -225,7 +261,7 @@ def _matmul_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> tuple[Access
     uses = _operand_uses(step.epilogue) if step.epilogue else [(0, True)]
     for number, writes in uses:
         region = matmul_region(step, operands[number], loop_counts)
-        result.append(Access(region, writes, number))
+        result.append(_access(region, writes, number))
     return tuple(result)
 
 

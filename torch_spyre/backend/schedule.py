@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from torch_spyre.backend.orders import in_one_order
 from torch_spyre.backend.placed import Placed, Shapes, Span, spans
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd, Matmul, Space, Step, Tile
+from torch_spyre.constants import BYTES_IN_STICK
 
 
 def schedule(items: Iterable[Item], pool: int | None = None, *, fuse: bool = True) -> list[Item]:
@@ -178,25 +179,20 @@ class _Program:
             ]
             if any(_overlap(e.reads, [store]) for e in around):
                 return True
-        # The pool gives memory away in other pieces than it got it: what is not yet overwritten.
-        left = [(store.low, store.high)]
+        # The pool gives memory away in other pieces than it got it: what is not yet overwritten,
+        # and from which byte of its sticks on.
+        left = [(store.low, store.high, 0)]
         entries, place = self._entries, store.place
         for number in range(at + 1, len(entries)):
             later = entries[number]
             if not isinstance(later, _Node) or (node.loops and later.loops[:1] == node.loops[:1]):
                 continue
-            for where, low, high, _, _ in later.reads:
-                if where == place and any(a < high and low < b for a, b in left):
+            for where, low, high, used, _ in later.reads:
+                if where == place and any(a < high and low < b and f < used for a, b, f in left):
                     return True
-            for where, low, high, is_dense, _ in later.writes:
-                if where != place or not (low < store.high and store.low < high):
-                    continue
-                if place[0] == Space.SHARED:
-                    # One operation writes a value there, and another one gets the room only when
-                    # nobody reads the first any more (`sharing`): also where it has gaps.
-                    return False
-                if is_dense:
-                    left = _without(left, low, high)
+            for where, low, high, filled, _ in later.writes:
+                if filled and where == place:
+                    left = _without(left, low, high, filled)
             if not left:
                 return False
         return False
@@ -220,15 +216,21 @@ def _overlap(some: list[Span], others: list[Span]) -> bool:
 def _covers(some: list[Span], span: Span, *, dense: bool = False) -> bool:
     """One of them has all of the span; with `dense`, each byte of it."""
     place, first, end, _, _ = span
-    for where, low, high, is_dense, _ in some:
-        if low <= first and end <= high and place == where and (is_dense or not dense):
+    for where, low, high, filled, _ in some:
+        is_wanted = filled == BYTES_IN_STICK or not dense
+        if low <= first and end <= high and place == where and is_wanted:
             return True
     return False
 
 
-def _without(spans: list[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
-    """What is left of some stretches of bytes without one."""
+def _without(
+    spans: list[tuple[int, int, int]], low: int, high: int, filled: int
+) -> list[tuple[int, int, int]]:
+    """What is left of some stretches of sticks, from a byte of each stick on, when the first bytes
+    of the sticks from `low` to `high` are written."""
     result = []
-    for first, end in spans:
-        result += [(a, b) for a, b in ((first, min(end, low)), (max(first, high), end)) if a < b]
+    for first, end, at in spans:
+        inside = (max(first, low), min(end, high), max(at, filled))
+        pieces = ((first, min(end, low), at), inside, (max(first, high), end, at))
+        result += [(a, b, f) for a, b, f in pieces if a < b and f < BYTES_IN_STICK]
     return result

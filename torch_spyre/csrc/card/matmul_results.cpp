@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "tile_code.h"
+
 namespace spyre::card {
 namespace {
 
@@ -28,7 +30,12 @@ MatmulResults::MatmulResults(const MatmulStep& step, const StepHead& head,
     operands_.emplace_back(operand, head, context);
     machine_.bases.push_back(operands_.back().first());
   }
-  for (const TileInstruction& load : step.shared_loads) shared_.push_back(load.a);
+  for (const TileInstruction& load : step.shared_loads) {
+    shared_.push_back(load.a);
+    shared_registers_ |= 1u << load.destination;
+  }
+  has_long_tiles_ =
+      step.code != nullptr && machine_.translated && step.code->runs_everywhere(machine_);
 }
 
 void MatmulResults::store(const MatmulStep::Product& product, const MatmulStep::RowList& list,
@@ -76,7 +83,7 @@ void MatmulResults::round(const MatmulStep::Product& product, const MatmulStep::
 }
 
 // As many rows of one stick at a time as a register has room for; register 0 is the sums
-// themselves.
+// themselves. Machine code needs no room, but for one group of what is the same in all rows.
 void MatmulResults::run_epilogue(const MatmulStep::Product& product,
                                  const MatmulStep::RowList& list, const Range& range,
                                  float* sums) const {
@@ -84,10 +91,12 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
   if (!kept_space) kept_space = std::make_unique<Workspace>();
   Workspace& space = *kept_space;
   constexpr size_t kNone = SIZE_MAX;
-  const int64_t most = kTileLanes / lanes_;
+  const bool is_long = has_long_tiles_ && shares(product, list, range);
+  const int64_t most = (is_long ? kLongTileLanes : kTileLanes) / lanes_;
   Part parts[kMaxGroups];
   size_t entries[kMaxGroups];  // of the parts
   TileView view{machine_, step_.epilogue.walks[0], 0, {}, 0};
+  view.still = is_long ? shared_registers_ : 0;
   for (int64_t s = 0; s < range.sticks; ++s) {
     size_t loaded = kNone;  // the entry whose shared operands are in the registers
     size_t count = 0;       // of parts
@@ -99,9 +108,10 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
       });
       if (alike && loaded != kNone && shares(product, loaded, entries[0])) return;
       const int64_t own = space.runs[0].count;
-      if (alike) space.runs[0].count = most;  // for all that follow, too: they are the same rows
+      const int64_t loads = is_long ? 1 : alike ? most : groups;
+      if (alike) space.runs[0].count = loads;  // for all that follow, too: they are the same rows
       view.parts = {parts, alike ? 1 : count};
-      view.lanes = (alike ? most : groups) * lanes_;
+      view.lanes = loads * lanes_;
       run_instructions(step_.shared_loads, view, space);
       space.runs[0].count = own;
       loaded = alike ? entries[0] : kNone;
@@ -132,6 +142,18 @@ void MatmulResults::run_epilogue(const MatmulStep::Product& product,
     });
     flush();
   }
+}
+
+bool MatmulResults::shares(const MatmulStep::Product& product, const MatmulStep::RowList& list,
+                           const Range& range) const {
+  if (shared_.empty()) return true;
+  size_t first = SIZE_MAX;
+  bool all = true;
+  for_each_piece(list, range, [&](const Piece& piece) {
+    if (first == SIZE_MAX) first = piece.entry;
+    all = all && shares(product, first, piece.entry);
+  });
+  return all;
 }
 
 // Whether what is the same in all rows of an entry is the same in those of another one.

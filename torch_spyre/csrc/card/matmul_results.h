@@ -41,6 +41,9 @@ class MatmulResults {
              const Range& range, const float* sums) const;
   void run_epilogue(const MatmulStep::Product& product, const MatmulStep::RowList& list,
                     const Range& range, float* sums) const;
+  // Whether what is the same in all rows of an entry is the same in all of a range.
+  bool shares(const MatmulStep::Product& product, const MatmulStep::RowList& list,
+              const Range& range) const;
   bool shares(const MatmulStep::Product& product, size_t entry, size_t other) const;
   void place(const MatmulStep::Product& product, const Piece& piece, int64_t row, int64_t stick,
              TileRun& run) const;
@@ -50,9 +53,11 @@ class MatmulResults {
   const ConvertRows pack_;   // sums to out
   const bool is_dlfloat16_;  // out is, for which there are quicker ways
   void (*const encode_)(std::byte*, int64_t, const float*, int64_t);  // the quickest, or nullptr
-  std::vector<Bases> operands_;  // of the epilogue: out, then the others
-  std::vector<int> shared_;      // operands of loads that give the same in all rows of an entry
-  Machine machine_;              // its bases are those of the first core
+  std::vector<Bases> operands_;    // of the epilogue: out, then the others
+  std::vector<int> shared_;        // operands of loads that give the same in all rows of an entry
+  uint32_t shared_registers_ = 0;  // bit by register: where these are
+  Machine machine_;                // its bases are those of the first core
+  bool has_long_tiles_;            // machine code runs all of them
 };
 
 }  // namespace spyre::card

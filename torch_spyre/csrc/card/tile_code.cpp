@@ -397,7 +397,7 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
         set_rows(space.results[number], step.lanes * kWord, kept_groups);
         break;
       case Source::REGISTER:
-        set_rows(space.registers[number], step.lanes * kWord, -1);
+        set_rows(space.registers[number], tile.still >> number & 1 ? 0 : step.lanes * kWord, -1);
         break;
       case Source::TOTAL:
         set_rows(totals[number].lanes, step.lanes * kWord, kept_groups);

@@ -52,6 +52,7 @@ struct TileView {
   int64_t lanes = 0;
   int64_t kept_lanes = 0;    // of the kept points: what SPREAD repeats
   bool whole_block = false;  // all points of a block of kept points
+  uint32_t still = 0;        // bit by register: the same in all groups, of which the first is there
 };
 
 // What a reduction has gathered for the kept points of a tile, by lane; of EXX2 (where lanes are
