@@ -42,7 +42,8 @@ def linear_weight_layout(weight: torch.Tensor, dtype: torch.dtype) -> _C.SpyreTe
 
 
 def _linear_weights(model: nn.Module) -> list[torch.Tensor]:
-    weights = (m.weight for m in model.modules() if isinstance(m, nn.Linear))
+    linear = (m.weight for m in model.modules() if isinstance(m, nn.Linear))
+    weights = (w for w in linear if not nn.parameter.is_lazy(w))  # which has no shape yet
     return [w for w in weights if w.dim() == 2 and w.numel() > 0 and _can_be_tiled(w)]
 
 

@@ -102,6 +102,9 @@ def _add_layout_to_tensor_to() -> None:
 
     _replace(torch.Tensor, "to", to)
 
+    # Parameters of lazy modules know by identity what may be done with them.
+    nn.UninitializedParameter._allowed_methods.append(to)  # type: ignore[attr-defined]
+
 
 def _add_layout_to_empty() -> None:
     original = torch.empty

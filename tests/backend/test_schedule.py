@@ -18,7 +18,19 @@ from torch_spyre.backend.registers import (
     lasting_registers,
     peak_registers,
 )
-from torch_spyre.backend.steps import MAX_OPERANDS, Copy, LoopBegin, LoopEnd, Matmul, ReduceOp, Tile
+from torch_spyre.backend.schedule import schedule
+from torch_spyre.backend.steps import (
+    MAX_OPERANDS,
+    Copy,
+    LoopBegin,
+    LoopEnd,
+    Matmul,
+    ReduceOp,
+    Space,
+    Tile,
+    addresses,
+    with_addresses,
+)
 from torch_spyre.device_time import price
 from torch_spyre.opfuncs import TILE_OPCODES
 
@@ -333,6 +345,32 @@ def test_a_partial_overwrite_does_not_free_a_value(tmp_path):
         unary("abs", pool(0), ROWS.at(3), {"mb": 2}),
     ]
     assert 0 in stores(scheduled(tmp_path, operations)[0])
+
+
+def test_in_the_room_of_scratchpads_a_partial_overwrite_does(tmp_path):
+    half = ROWS.at(1, gap={"mb": 64})  # as heads of 32 are written to sticks of 64
+    operations = [
+        unary("exp", ROWS.at(0), ROWS.at(1)),
+        unary("neg", ROWS.at(1), ROWS.at(2)),
+        op("tanh", {"mb": 64, "out": 256}, [ROWS.at(3, gap={"mb": 64})], half),
+        turned(ROWS.at(1), ROWS.at(4)),
+    ]
+    items = scheduled(tmp_path, operations, fuse=False)
+    first = schedule(items)[0]
+    assert stores(first) == [1, 2]
+    value = addresses(items[0])[1].argument
+    shared = [
+        with_addresses(
+            item,
+            tuple(
+                replace(a, space=Space.SHARED, argument=0) if a.argument == value else a
+                for a in addresses(item)
+            ),
+        )
+        for item in items
+    ]
+    first = schedule(shared)[0]
+    assert first.name == "0_exp+1_neg" and stores(first) == [2]
 
 
 def test_without_a_pool_nothing_is_left_out(tmp_path):

@@ -42,20 +42,26 @@ void store_float(DataFormat format, Numerics numerics, float value, std::byte* a
   store_element(format, numerics, std::bit_cast<uint32_t>(value), at);
 }
 
-// One operand [batch][sticks][rows][stick] somewhere on the card.
+// One operand [batch][sticks][rows][stick] somewhere on the card, or [rows][sticks][batch][stick].
 struct Operand {
   DataFormat format;
   int64_t batches, rows, columns;  // columns lie along the sticks
   Space space = Space::ARGUMENT;
   int64_t begin = 0;  // bytes from the start of its space
   int64_t apart = 1;  // rows of a stick, in sticks
+  bool alternates = false;
 
-  int64_t row_stride() const { return apart * kStickBytes; }
-  int64_t stick_stride() const { return rows * row_stride(); }
-  int64_t batch_stride() const {
-    return batches == 1 ? 0 : sticks_of(columns, format) * stick_stride();
+  int64_t sticks() const { return sticks_of(columns, format); }
+  int64_t row_stride() const {
+    return alternates ? sticks() * stick_stride() : apart * kStickBytes;
   }
-  int64_t bytes() const { return batches * sticks_of(columns, format) * stick_stride(); }
+  int64_t stick_stride() const {
+    return alternates ? batches * kStickBytes : rows * apart * kStickBytes;
+  }
+  int64_t batch_stride() const {
+    return batches == 1 ? 0 : alternates ? kStickBytes : sticks() * stick_stride();
+  }
+  int64_t bytes() const { return batches * sticks() * rows * apart * kStickBytes; }
   int64_t offset(int64_t batch, int64_t row, int64_t column) const {
     const int64_t n = elems_per_stick(format);
     return batch * batch_stride() + column / n * stick_stride() + row * row_stride() +
@@ -457,6 +463,39 @@ TEST(batches_share_what_has_one_batch) {
         fill_inputs(card, problem, random);
         run(card, problem);
         check_results(card, problem, Numerics::DLFLOAT16, random);
+      }
+    }
+  }
+}
+
+TEST(batches_may_alternate_row_by_row) {
+  Card card;
+  for (Simd simd : {Simd::PORTABLE, Simd::AVX2, Simd::AVX512}) {
+    if (!has_simd(simd)) continue;
+    for (auto [rows, row_cores] : {std::pair{7, 2}, {64, 8}, {100, 9}}) {
+      for (int64_t y_batches : {1, 5}) {
+        for (DataFormat format : {kFp16, kFp8}) {
+          Problem problem = whole(rows, 70, 150, format);
+          problem.x.batches = problem.out.batches = 5;
+          problem.y.batches = y_batches;
+          divide(problem, 1, row_cores, 1, 1);
+          std::vector<uint16_t> codes[2];
+          for (bool alternates : {false, true}) {
+            Random random(4);
+            problem.x.alternates = problem.out.alternates = alternates;
+            std::memset(card.argument(0), 0xff, 1 << 20);
+            clear_out(card, problem);
+            fill_inputs(card, problem, random);
+            run(card, problem, Numerics::DLFLOAT16, simd);
+            check_results(card, problem, Numerics::DLFLOAT16, random);
+            for (int64_t i = 0; i < 5 * rows * 70; ++i) {
+              const std::byte* at =
+                  card.argument(2) + problem.out.offset(i / 70 / rows, i / 70 % rows, i % 70);
+              std::memcpy(&codes[alternates].emplace_back(), at, 2);
+            }
+          }
+          CHECK(codes[0] == codes[1]);
+        }
       }
     }
   }

@@ -234,3 +234,19 @@ def test_custom_autograd_function_and_hooks():
     x.register_hook(lambda g: g + 1)
     Double.apply(x).sum().backward()
     assert x.grad.tolist() == [3, 3, 3]
+
+
+def test_lazy_modules_are_moved_before_they_know_their_shapes():
+    assert nn.LazyLinear(3).to(torch.float64)(torch.ones(2, 5).double()).dtype is torch.float64
+    lazy = nn.Sequential(nn.LazyConv1d(4, 3), nn.Flatten(), nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    lazy = lazy.to("spyre")
+    assert all(p.device.type == "spyre" for p in lazy.parameters())
+    x = torch.randn(6, 2, 8)
+    lazy(x.to("spyre"))
+    made = copy.deepcopy(lazy).cpu()
+    result, expected = lazy(x.to("spyre")), made(x)
+    result.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(result.cpu(), expected, rtol=1e-3, atol=1e-3)
+    for ours, theirs in zip(lazy.parameters(), made.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-2, atol=1e-2)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.testing._internal.common_modules import ModuleInfo, module_db
 from torch.utils import _pytree as pytree
 
@@ -53,8 +54,10 @@ def test_a_module_and_its_gradients_follow_the_cpu(info: ModuleInfo) -> None:
     for sample in samples[:: max(1, len(samples) // _SAMPLES)][:_SAMPLES]:
         made, called = sample.constructor_input, sample.forward_input
         module = info.module_cls(*made.args, **made.kwargs).float()
-        twin = copy.deepcopy(module).to("spyre")
         arguments = called.args, called.kwargs
+        if any(nn.parameter.is_lazy(p) for p in module.parameters()):
+            module(*arguments[0], **arguments[1])  # both shall have the same weights
+        twin = copy.deepcopy(module).to("spyre")
         moved = _on_card(arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

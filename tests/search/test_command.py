@@ -14,7 +14,7 @@ import time
 import pytest
 
 from tests.search.conftest import needs_models
-from torch_spyre.search import command, encoder
+from torch_spyre.search import command, encoder, index
 from torch_spyre.search.command import main
 
 
@@ -59,6 +59,20 @@ def test_our_own_questions_are_asked_when_there_is_none(small, capsys):
     assert all(question in shown for question in command.QUESTIONS)
     assert "3 passages" in shown and "✓ fallbacks" in shown
     assert "embeddings  " not in shown, "nothing was compared"
+
+
+@needs_models
+def test_a_second_run_has_passages_from_the_index_and_reports_the_same(small, capsys, monkeypatch):
+    monkeypatch.setattr(index, "CHECKED", 1)
+    assert main([*small, "-q", "anything"]) == 0
+    first = capsys.readouterr().out
+    assert main([*small, "-q", "anything"]) == 0
+    second = capsys.readouterr().out
+    assert "2 passages as an earlier run embedded them" in second and "index" not in first
+    promised = [re.findall("✓ .*", shown) for shown in (first, second)]
+    assert len(promised[0]) == 3 and promised[0] == promised[1]
+    assert main([*small, "-q", "anything", "--fresh", "--no-check"]) == 0
+    assert "earlier run embedded" not in capsys.readouterr().out
 
 
 @needs_models
@@ -193,6 +207,7 @@ def test_an_interrupted_run_ends_cleanly(small, tmp_path, moment):
     assert process.returncode == 130, errors
     assert errors == "\nsearch: interrupted\n"
     assert moment in shown and "Report" not in rest
+    assert not list(cache.glob("spyre-search-index/.new-*")), "half an index was left"
     bundles = list((cache / "inductor-spyre").glob("*")) if cache.exists() else []
     for bundle in bundles:
         if bundle.name == ".locks":  # of the store, and of no bundle

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import torch
+
 from torch_spyre.search.anatomy import Anatomy
+from torch_spyre.search.index import Recalled
 from torch_spyre.search.measuring import Counts, Race
 from torch_spyre.search.passages import Passage
 from torch_spyre.search.ranking import Comparison
@@ -25,6 +28,7 @@ COUNTS = Counts(
 )
 ANATOMY = Anatomy(1, 270, 26, [], 0, 600_000_000)
 SAME, SWAPPED = Comparison(True, True, 0.001), Comparison(True, True, 0.1)
+NEW = Recalled(torch.zeros(10, 4))
 AGREEMENT = Agreement(0.99991, 0.99995, 12, [SAME, SAME], 10)
 
 
@@ -60,7 +64,7 @@ def test_a_broken_promise_says_what_it_is_about():
 
 def test_the_figures_are_those_of_the_counts():
     race = Race(card_seconds=0.1, cpu_seconds=0.2, rounds=5, cpu_compile_seconds=30.0)
-    costs = Costs(COUNTS, ANATOMY, 45_000_000, 12.34, True, race, 60.0)
+    costs = Costs(COUNTS, ANATOMY, 45_000_000, 12.34, True, NEW, race, 60.0)
     rows = {row.name or "link": row for row in figures(costs)}
     assert rows["speed here"].value == "2,000 tokens/s"
     assert rows["on the card"].value == "250,000 tokens/s"
@@ -72,8 +76,16 @@ def test_the_figures_are_those_of_the_counts():
     assert "against CPU" not in {row.name for row in figures(replace(costs, race=None))}
 
 
+def test_passages_of_an_earlier_run_are_told_apart():
+    costs = Costs(COUNTS, ANATOMY, 45_000_000, 12.34, True, NEW, None, 60.0)
+    assert "index" not in {row.name for row in figures(costs)}
+    made = replace(NEW, recalled=7, checked=2)
+    row = next(row for row in figures(replace(costs, made=made)) if row.name == "index")
+    assert row.value == "7" and "10 passages" in row.note and "2 others" in row.note
+
+
 def test_tables_keep_to_the_width_and_to_their_columns():
-    costs = Costs(COUNTS, ANATOMY, 45_000_000, 12.34, False, None, 60.0)
+    costs = Costs(COUNTS, ANATOMY, 45_000_000, 12.34, False, NEW, None, 60.0)
     rows = [*(p.row for p in promises(AGREEMENT, COUNTS, ANATOMY)), *figures(costs)]
     for width in (70, 100):
         lines = table(rows, width)

@@ -12,7 +12,6 @@ hand the operation on to the stock one. Operations of the card appear in LoopLev
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,7 +21,6 @@ from torch._inductor import ir
 from torch._inductor import lowering as inductor
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V, ops
-from torch.utils import _pytree as pytree
 
 from torch_spyre._inductor.errors import Unsupported
 from torch_spyre._inductor.origins import is_view
@@ -122,81 +120,6 @@ def has_spyre(args: Any, kwargs: Any) -> bool:
         elif isinstance(arg, torch.device) and arg.type == DEVICE_NAME:
             return True
     return False
-
-
-def numbers_moved(target: torch._ops.OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments of a lowering; a tensor of the CPU that is one number and comes first is copied.
-
-    PyTorch lets such tensors meet those of any device. Inductor computes where the first argument
-    is, and code of the CPU could not read the others. In lists they meet one by one:
-    `_foreach_mul([n], [x])`.
-    """
-    number = next((i for i, a in enumerate(args) if _holds_tensors(a)), None)
-    if number is None or target in _COPIES:  # what is copied to stays where it is
-        return args, kwargs
-    first = args[number]
-    if isinstance(first, ir.TensorBox) and first.get_size():  # no number, as most
-        return args, kwargs
-    others = (*args[number + 1 :], *kwargs.values())
-    alone = _spyre_device(others)
-    if isinstance(first, (list, tuple)):
-        lists = itertools.zip_longest(*(a for a in others if isinstance(a, (list, tuple))))
-        devices = [alone or _spyre_device(those) for _, those in zip(first, lists)]
-        devices += [alone] * (len(first) - len(devices))
-        first = type(first)(map(_moved, first, devices))
-    else:
-        first = _moved(first, alone)
-    return (*args[:number], first, *args[number + 1 :]), kwargs
-
-
-def _holds_tensors(arg: Any) -> bool:
-    values = arg if isinstance(arg, (list, tuple)) else [arg]
-    return any(isinstance(value, ir.TensorBox) for value in values)
-
-
-def _moved(arg: Any, device: torch.device | None) -> Any:
-    if device is None or not isinstance(arg, ir.TensorBox) or arg.get_size():
-        return arg
-    if (arg.get_device() or device).type != "cpu" or arg.get_dtype().is_complex:
-        return arg
-    if _computes_floats() and arg.get_dtype() not in (torch.float16, torch.bfloat16):
-        arg = inductor.to_dtype(arg, torch.float32)  # what the card computes with
-    return inductor.lowerings[torch.ops.prims.device_put.default](arg, device)
-
-
-def meets_the_host(target: torch._ops.OpOverload, args: Any) -> str:
-    """Why an operation is the host's: it reads a tensor of the CPU, and is no copy to the card."""
-    if target in _COPIES or not any(isinstance(a, ir.TensorBox) for a in args):
-        return ""
-    leaves = args
-    if any(isinstance(a, (list, tuple, dict)) for a in args):
-        leaves = pytree.tree_leaves(args, is_leaf=lambda a: isinstance(a, ir.TensorBox))
-    tensors = [a for a in leaves if isinstance(a, ir.TensorBox)]
-    large = [t for t in tensors if t.get_size()]
-    if _spyre_device(tensors) and any((t.get_device() or _CARD).type == "cpu" for t in large):
-        return "a tensor of the CPU is read together with one of the card"
-    return ""
-
-
-_COPIES = (torch.ops.prims.device_put.default, aten._to_copy.default, aten.copy.default,
-           aten.copy_.default, aten._foreach_copy.default,
-           aten._foreach_copy_.default)  # fmt: skip
-_CARD = torch.device(DEVICE_NAME)
-
-
-def _spyre_device(values: Any) -> torch.device | None:
-    """Where a tensor among the values is, if it is on a card."""
-    for value in values:
-        device = value.get_device() if isinstance(value, ir.TensorBox) else None
-        if device is not None and device.type == DEVICE_NAME:
-            return device
-    return None
-
-
-def _computes_floats() -> bool:
-    """Whether all results of the node that is being lowered are floating point."""
-    values = pytree.tree_leaves(V.graph.current_node.meta.get("val"))
-    return all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
 
 
 class _SpyreOps:

@@ -37,6 +37,7 @@ from torch_spyre._inductor import (
     graph_caches,
     integers,
     lowering,
+    mixed_devices,
     native,
     passes,
     patterns,
@@ -92,7 +93,7 @@ def _realise_every_operation() -> None:
         if not lowering.has_spyre(args, kwargs) or not isinstance(target, torch._ops.OpOverload):
             return stock(self, target, args, kwargs)
         first = len(self.buffers)
-        args, kwargs = lowering.numbers_moved(target, args, kwargs)
+        args, kwargs = mixed_devices.numbers_moved(target, args, kwargs)
         result = lower_for_spyre(self, target, args, kwargs)
         integers.note_host_results(target, args, kwargs, self.buffers[first:])
         return _laid_out_by_the_host(self, result)
@@ -104,7 +105,7 @@ def _realise_every_operation() -> None:
             left = (
                 native.size_is_open(node)
                 or native.has_many_dimensions(node)
-                or lowering.meets_the_host(target, args)
+                or mixed_devices.meets_the_host(target, args)
             )
         if left:
             return _fall_back(self, target, args, kwargs, left)

@@ -189,7 +189,13 @@ class _Program:
                 if where == place and any(a < high and low < b for a, b in left):
                     return True
             for where, low, high, is_dense, _ in later.writes:
-                if is_dense and where == place:
+                if where != place or not (low < store.high and store.low < high):
+                    continue
+                if place[0] == Space.SHARED:
+                    # One operation writes a value there, and another one gets the room only when
+                    # nobody reads the first any more (`sharing`): also where it has gaps.
+                    return False
+                if is_dense:
                     left = _without(left, low, high)
             if not left:
                 return False

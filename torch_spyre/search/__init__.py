@@ -7,6 +7,7 @@ with all-MiniLM-L6-v2 compiled for `spyre`, and a report of how well and how fas
     encoder.py      the model: loading, compiling, passages to embeddings in batches
     ranking.py      scores, best passages, and whether two rankings are the same
     anatomy.py      what the compiled model consists of: operations, host steps, bytes
+    index.py        embeddings of earlier runs
     measuring.py    what is measured: agreement with the CPU, speeds
     report.py       ... and how it is told
     progress.py     a bar, also where there is no terminal

@@ -87,22 +87,27 @@ def program_bytes(directory: Path) -> int:
 
 
 def _remembered(model: str, ids: torch.Tensor) -> Path:
-    import transformers
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    from torch_spyre._inductor.sources import settings, source_hash
-
-    own = [f.name for f in fields(Anatomy)], _own_source()
-    shape = tuple(ids.shape)
-    versions = torch.__version__, transformers.__version__
-    key = repr((model, shape, versions, source_hash(), settings(), own))
+    own = [f.name for f in fields(Anatomy)], Path(__file__).read_text()
+    key = repr((model, tuple(ids.shape), what_computes(), what_compiles(), own))
     name = hashlib.sha256(key.encode()).hexdigest()[:24]
     return Path(cache_dir()) / "spyre-search" / f"{name}.json"
 
 
-def _own_source() -> str:
-    folder = Path(__file__).parent
-    return "".join((folder / name).read_text() for name in ("anatomy.py", "encoder.py"))
+def what_computes() -> tuple[str, ...]:
+    """On what embeddings depend wherever they are made, the model's files aside."""
+    import transformers
+
+    own = (Path(__file__).parent / "encoder.py").read_text()
+    return torch.__version__, transformers.__version__, own
+
+
+def what_compiles() -> tuple[Any, ...]:
+    """On what else the compiled model depends."""
+    from torch_spyre._inductor.sources import settings, source_hash
+
+    return source_hash(), settings()
 
 
 def _read(file: Path) -> Anatomy | None:

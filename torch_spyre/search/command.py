@@ -29,9 +29,10 @@ from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.properties import get_device_name
 from torch_spyre.ops import fallbacks
 from torch_spyre.search import encoder, passages, ranking, report
-from torch_spyre.search.anatomy import describe
+from torch_spyre.search.anatomy import describe, what_compiles, what_computes
 from torch_spyre.search.encoder import BATCH, TOKENS, Batch, Loaded
 from torch_spyre.search.errors import QuestionError, SearchError
+from torch_spyre.search.index import EmbedTexts, Index, Recalled, Same, store
 from torch_spyre.search.measuring import CardEncoder, Race, cpu_embeddings, race
 from torch_spyre.search.passages import Passage
 from torch_spyre.search.progress import Progress
@@ -83,6 +84,9 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--top", type=_positive, default=3, help="passages to show (default 3)")
     parser.add_argument(
         "--no-check", action="store_true", help="leave out the comparison with the CPU"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="embed every text, also those that earlier runs know"
     )
     parser.add_argument(
         "--model", type=Path, help="folder of another BERT-like sentence encoder with mean pooling"
@@ -144,21 +148,19 @@ def _search(arguments: argparse.Namespace) -> int:
     anatomy = describe(card.plain, ids, mask, loaded.identity)
     kernels = report.counted(anatomy.kernels, "kernel")
     print(f"{kernels} of {report.counted(anatomy.operations, 'operation')}")
-    with Progress("embedding", len(batches)) as progress:
-        embeddings = card.embed(
-            batches, lambda: progress.advance(f"{card.counts.tokens_per_second:,.0f} tokens/s")
-        )
-    asked = _ask(arguments, loaded, card, found, embeddings)
+    made = _embed(arguments, loaded, card, found)
+    asked = _ask(arguments, loaded, card, found, made.rows)
 
     agreement = raced = None
     if not arguments.no_check:
         print()
-        agreement, raced = _check(loaded, card, batches, asked, embeddings, arguments.top)
+        agreement = _check(arguments, loaded, found, asked, made.rows)
+        raced = _race(loaded, card, batches)
 
     promised = report.promises(agreement, card.counts, anatomy)
     costs = report.Costs(
         card.counts, anatomy, card.weight_bytes, card.compile_seconds,
-        card.bundles_compiled > 0, raced, time.perf_counter() - began,
+        card.bundles_compiled > 0, made, raced, time.perf_counter() - began,
     )  # fmt: skip
     print(f"\n{_bold('Report')}")
     rows = [*(promise.row for promise in promised), *report.figures(costs)]
@@ -185,21 +187,48 @@ def _load(folder: Path | None) -> Loaded:
     return encoder.load(folder, folder.resolve().name, remedy)
 
 
+def _embed(
+    arguments: argparse.Namespace, loaded: Loaded, card: CardEncoder, found: list[Passage]
+) -> Recalled:
+    """The passages on the card, those aside that an earlier run has embedded."""
+
+    def embed(texts: list[str]) -> torch.Tensor:
+        batches = loaded.batches(texts)
+        with Progress("embedding", len(batches)) as progress:
+            return card.embed(
+                batches, lambda: progress.advance(f"{card.counts.tokens_per_second:,.0f} tokens/s")
+            )
+
+    made = _recalled(
+        arguments,
+        (loaded.fingerprint, what_computes(), what_compiles()),
+        [p.embedded for p in found],
+        embed,
+        torch.equal,
+    )
+    if made.recalled:
+        others = report.counted(made.recalled, "passage")
+        _station("index", f"{others} as an earlier run embedded them")
+    return made
+
+
 def _check(
+    arguments: argparse.Namespace,
     loaded: Loaded,
-    card: CardEncoder,
-    batches: list[Batch],
+    found: list[Passage],
     asked: list[Asked],
     embeddings: torch.Tensor,
-    shown: int,
-) -> tuple[report.Agreement, Race]:
-    """Everything once more on the CPU in float32, and one batch against torch.compile there."""
-    everything = [*batches, *loaded.batches(a.question for a in asked)]
-    with Progress("checking", -(-sum(b.texts for b in everything) // BATCH)) as progress:
-        reference = cpu_embeddings(loaded.model, everything, progress.advance)
-    with Progress("racing", ROUNDS + 1) as progress:
-        fullest = max(batches, key=lambda b: b.tokens)
-        raced = race(card, loaded.model, fullest, ROUNDS, progress.advance)
+) -> report.Agreement:
+    """All texts once more on the CPU in float32, those aside that an earlier run has checked."""
+
+    def embed(texts: list[str]) -> torch.Tensor:
+        with Progress("checking", -(-len(texts) // BATCH)) as progress:
+            return cpu_embeddings(loaded.model, loaded.batches(texts), progress.advance)
+
+    texts = [*(p.embedded for p in found), *(a.question for a in asked)]
+    reference = _recalled(
+        arguments, (loaded.fingerprint, what_computes()), texts, embed, _are_alike
+    ).rows
     count = len(embeddings)
     on_card = torch.cat([embeddings, *(a.embedding[None] for a in asked)])
     cosines = torch.nn.functional.cosine_similarity(on_card.double(), reference.double())
@@ -207,12 +236,41 @@ def _check(
         ranking.compare(
             ranking.scores(a.embedding, embeddings),
             ranking.scores(reference[count + i], reference[:count]),
-            shown,
+            arguments.top,
         )
         for i, a in enumerate(asked)
     ]
     lowest, mean = float(cosines.min()), float(cosines.mean())
-    return report.Agreement(lowest, mean, len(cosines), rankings, count), raced
+    return report.Agreement(lowest, mean, len(cosines), rankings, count)
+
+
+def _recalled(
+    arguments: argparse.Namespace,
+    maker: tuple[object, ...],
+    texts: list[str],
+    embed: EmbedTexts,
+    same: Same,
+) -> Recalled:
+    if arguments.fresh:
+        return Recalled(embed(texts))
+    folder = None if arguments.folder is None else str(arguments.folder.resolve())
+    made = Index(store(), repr((folder, maker))).recall(texts, embed, same)
+    if made.problem:
+        print(f"search: {made.problem}", file=sys.stderr)
+    return made
+
+
+def _are_alike(before: torch.Tensor, now: torch.Tensor) -> bool:
+    """On the CPU the last bits depend on which texts are in a batch."""
+    cosines = torch.nn.functional.cosine_similarity(before.double(), now.double())
+    return float(cosines.min()) > 1 - 1e-6
+
+
+def _race(loaded: Loaded, card: CardEncoder, batches: list[Batch]) -> Race:
+    """One batch against torch.compile on the CPU."""
+    with Progress("racing", ROUNDS + 1) as progress:
+        fullest = max(batches, key=lambda b: b.tokens)
+        return race(card, loaded.model, fullest, ROUNDS, progress.advance)
 
 
 # ---- Questions -----------------------------------------------------------------------------------

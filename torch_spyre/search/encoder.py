@@ -61,6 +61,8 @@ class Loaded:
     model: torch.nn.Module
     tokenizer: Any
     name: str
+    fingerprint: str
+    """Of the files that it was loaded from."""
 
     @property
     def parameters(self) -> int:
@@ -216,4 +218,5 @@ def load(folder: Path, name: str, remedy: str) -> Loaded:
         raise ModelError(folder / WEIGHTS, f"weights are missing in it ({missing})", remedy)
     if (most := getattr(model.config, "max_position_embeddings", TOKENS)) < TOKENS:
         raise ModelError(folder, f"reads {most} tokens at once, {TOKENS} are used", remedy)
-    return Loaded(model.eval(), tokenizer, name)
+    fingerprint = " ".join(_sha256(folder / file) for file in FILES)
+    return Loaded(model.eval(), tokenizer, name, fingerprint)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torch_spyre.search.anatomy import Anatomy
 from torch_spyre.search.encoder import BATCH, TOKENS
+from torch_spyre.search.index import Recalled
 from torch_spyre.search.measuring import Counts, Race
 from torch_spyre.search.passages import Passage
 from torch_spyre.search.ranking import TIE, Comparison
@@ -148,6 +149,8 @@ class Costs:
     compile_seconds: float
     compiled: bool
     """False: from caches of an earlier run."""
+    made: Recalled
+    """Embeddings of the passages."""
     race: Race | None
     seconds: float
     """All of it."""
@@ -161,6 +164,7 @@ def figures(costs: Costs) -> list[Row]:
     moved, link = costs.anatomy.memory_bytes, counts.sent_bytes + counts.received_bytes
     peer = "" if race is None else f"; torch.compile for the CPU {race.cpu_compile_seconds:.1f} s"
     rows = [
+        *_index(costs.made),
         Row(
             "speed here",
             f"{counts.tokens_per_second:,.0f} tokens/s",
@@ -199,6 +203,14 @@ def figures(costs: Costs) -> list[Row]:
             )
         )
     return [*rows, Row("in all", f"{costs.seconds:.1f} s", "")]
+
+
+def _index(made: Recalled) -> list[Row]:
+    if not made.recalled:
+        return []
+    passages, again = counted(len(made.rows), "passage"), counted(made.checked, "other")
+    note = f"of {passages} embedded by an earlier run; {again} now as then, to the bit"
+    return [Row("index", f"{made.recalled:,}", note)]
 
 
 def table(rows: Sequence[Row], width: int) -> list[str]:

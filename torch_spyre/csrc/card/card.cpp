@@ -21,6 +21,11 @@ Scratchpads::Scratchpads(int cores, size_t bytes_each) : bytes_(cores * bytes_ea
                              " of address space for scratchpads (" + std::strerror(errno) + ")");
   }
   shared_ = static_cast<std::byte*>(space_) + bytes_;
+#if defined(MADV_HUGEPAGE)
+  // Steps walk through megabytes of it in strides of a kilobyte and more, which is more small pages
+  // than a processor remembers. A wish that the system may ignore.
+  (void)::madvise(shared_, SHARED_FACTOR * bytes_, MADV_HUGEPAGE);
+#endif
   for (int core = 0; core < cores; core++) {
     by_core_.push_back(static_cast<std::byte*>(space_) + core * bytes_each);
   }

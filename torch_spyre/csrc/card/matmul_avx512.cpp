@@ -202,7 +202,7 @@ SPYRE_INLINE bool unpack_groups(const std::byte* from, int64_t stride, float* to
                                 int64_t group_step, int64_t rows) {
   typename Elements::Seen seen{};
   for (int64_t r = 0; r < rows; ++r) {
-    if constexpr (kGroups == 4) {
+    if constexpr (kGroups > 1) {
 #pragma GCC unroll 4
       for (int64_t line = 0; line < kGroups * kPanel * Elements::kBytes; line += 64) {
         __builtin_prefetch(from + (r + kAhead) * stride + line);
@@ -234,6 +234,12 @@ void unpack_columns(const std::byte* from, int64_t stride, float* to, int64_t st
     unpack_block<Elements, 4>(from, stride, to, step, group_step, rows);
     from += 4 * kPanel * Elements::kBytes;
     to += 4 * group_step;
+  }
+  if (columns >= 2 * kPanel) {
+    unpack_block<Elements, 2>(from, stride, to, step, group_step, rows);
+    from += 2 * kPanel * Elements::kBytes;
+    to += 2 * group_step;
+    columns -= 2 * kPanel;
   }
   for (; columns > 0; columns -= kPanel) {
     unpack_block<Elements, 1>(from, stride, to, step, group_step, rows);

@@ -73,30 +73,60 @@ StickRow MatmulInputs::stick_row(std::byte* begin, const MatmulOperand& operand)
   return row;
 }
 
+// In the order in which they lie in memory: entries may be batches whose rows alternate.
 void MatmulInputs::unpack_rows(const MatmulStep::RowList& list, size_t part, const Range& range,
                                float* to) const {
-  const int64_t last = range.row + range.rows;
+  const int64_t last = range.row + range.rows, stride = step_.x.row_stride;
   int64_t begin = 0;  // of the entry
-  for (const MatmulStep::Rows& rows : list.rows) {
-    const int64_t from = std::max(range.row, begin), end = std::min(last, begin + rows.count);
-    if (from < end) {
-      std::byte* row = x_[rows.x[part]] + (from - begin) * step_.x.row_stride;
-      unpack_columns(stick_row(row, step_.x), {0, end - from, range.column, range.columns},
-                     to + (from - range.row) * range.columns);
+  for (size_t i = 0; i < list.rows.size() && begin < last;) {
+    const int64_t count = list.rows[i].count;
+    const int64_t from = std::max(range.row, begin), end = std::min(last, begin + count);
+    std::byte* row = x_[list.rows[i].x[part]] + (from - begin) * stride;
+    float* rows_to = to + (from - range.row) * range.columns;
+    const int64_t entries =
+        from == begin && end == begin + count ? alike(list, part, i, (last - begin) / count) : 1;
+    if (entries > 1) {
+      const int64_t apart = x_[list.rows[i + 1].x[part]] - row;
+      for (int64_t r = 0; r < count; ++r) {
+        unpack_columns(stick_row(row + r * stride, step_.x), apart,
+                       {0, entries, range.column, range.columns}, rows_to + r * range.columns,
+                       count * range.columns);
+      }
+    } else if (from < end) {
+      unpack_columns(stick_row(row, step_.x), stride, {0, end - from, range.column, range.columns},
+                     rows_to, range.columns);
     }
-    begin += rows.count;
+    begin += entries * count;
+    i += entries;
   }
 }
 
-void MatmulInputs::unpack_columns(const StickRow& x, const Range& range, float* to) const {
+// How many entries, from this one on, are of the same size and alternate in memory row by row.
+int64_t MatmulInputs::alike(const MatmulStep::RowList& list, size_t part, size_t entry,
+                            int64_t most) const {
+  const int64_t end = std::min<int64_t>(most, static_cast<int64_t>(list.rows.size() - entry));
+  if (end < 2) return 1;
+  const auto at = [&](int64_t i) { return x_[list.rows[entry + i].x[part]]; };
+  const int64_t apart = at(1) - at(0);
+  if (apart <= 0 || apart >= step_.x.row_stride || apart % kStickBytes != 0) return 1;
+  int64_t count = 1;
+  while (count < end && list.rows[entry + count].count == list.rows[entry].count &&
+         at(count) - at(0) == count * apart) {
+    ++count;
+  }
+  return count;
+}
+
+void MatmulInputs::unpack_columns(const StickRow& x, int64_t stride, const Range& range, float* to,
+                                  int64_t step) const {
   for (int64_t done = 0; done < range.columns;) {
     const int64_t at = range.column + done;
     const int64_t some = std::min(x.room(at), range.columns - done);
     if (x_kernels_.rows != nullptr) {
-      x_kernels_.rows(x.at(at), step_.x.row_stride, to + done, range.columns, range.rows, some);
+      x_kernels_.rows(x.at(at), stride, to + done, step, range.rows, some);
     } else {
-      unpack_x_(reinterpret_cast<std::byte*>(to + done), range.columns * int64_t{sizeof(float)},
-                x.at(at), step_.x.row_stride, range.rows, some, Stores::CACHED);
+      unpack_x_(reinterpret_cast<std::byte*>(to + done), step * int64_t{sizeof(float)}, x.at(at),
+                stride, range.rows, some, Stores::CACHED);
     }
     done += some;
   }

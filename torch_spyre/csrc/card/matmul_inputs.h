@@ -49,7 +49,10 @@ class MatmulInputs {
 
  private:
   StickRow stick_row(std::byte* begin, const MatmulOperand& operand) const;
-  void unpack_columns(const StickRow& x, const Range& range, float* to) const;
+  // Rows are `stride` bytes apart and become `step` floats apart.
+  void unpack_columns(const StickRow& x, int64_t stride, const Range& range, float* to,
+                      int64_t step) const;
+  int64_t alike(const MatmulStep::RowList& list, size_t part, size_t entry, int64_t most) const;
 
   const MatmulStep& step_;
   const std::string& name_;

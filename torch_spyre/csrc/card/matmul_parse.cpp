@@ -97,15 +97,18 @@ class Collector {
     });
   }
 
-  // Gives the products their row lists, equal ones once, and sorts them by it.
+  // Gives the products their row lists, equal ones once, in the order in which they lie in memory:
+  // small ones may share pages, and what a processor fetches at a time. Sorts products by them.
   void finish() {
     std::map<RowList, int> numbers;
+    for (const RowList& list : lists_) numbers.try_emplace(list, 0);
+    for (auto& [list, number] : numbers) {
+      number = static_cast<int>(step_.row_lists.size());
+      step_.row_lists.push_back(list);
+    }
     for (size_t i = 0; i < step_.products.size(); ++i) {
-      const auto [entry, is_new] =
-          numbers.try_emplace(lists_[i], static_cast<int>(step_.row_lists.size()));
-      if (is_new) step_.row_lists.push_back(lists_[i]);
-      step_.products[i].rows = entry->second;
-      ++step_.row_lists[entry->second].users;
+      step_.products[i].rows = numbers.at(lists_[i]);
+      ++step_.row_lists[step_.products[i].rows].users;
     }
     std::stable_sort(step_.products.begin(), step_.products.end(),
                      [](const Product& a, const Product& b) { return a.rows < b.rows; });

@@ -24,10 +24,11 @@ struct alignas(64) CodeScan {
     std::fill_n(most, 32, uint16_t{0});
     std::fill_n(least, 32, uint16_t{0xffff});
   }
+  uint16_t largest() const;
+  uint16_t smallest() const;  // less one
   // Infinity and NaN give the widest bounds.
   Bounds bounds() const {
-    const uint16_t largest = *std::max_element(most, most + 32);
-    const uint16_t smallest = *std::min_element(least, least + 32);
+    const uint16_t largest = this->largest(), smallest = this->smallest();
     if (largest >= Dlfloat16::kInfinity) {
       return {0.0f, std::numeric_limits<float>::infinity(), true, true};
     }
@@ -52,16 +53,41 @@ struct alignas(64) CodeScan {
   _mm512_store_si512(scan.most, most);
   _mm512_store_si512(scan.least, least);
 }
+[[gnu::target("avx2")]] uint16_t least_of(const uint16_t* words) {
+  const auto* four = reinterpret_cast<const __m256i*>(words);
+  const __m256i two = _mm256_min_epu16(_mm256_load_si256(four), _mm256_load_si256(four + 1));
+  const __m128i one = _mm_min_epu16(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+  return static_cast<uint16_t>(_mm_extract_epi16(_mm_minpos_epu16(one), 0));
+}
+[[gnu::target("avx512f,avx512bw")]] uint16_t CodeScan::largest() const {
+  alignas(64) uint16_t turned[32];
+  _mm512_store_si512(turned, _mm512_xor_si512(_mm512_load_si512(most), _mm512_set1_epi16(-1)));
+  return static_cast<uint16_t>(~least_of(turned));
+}
+uint16_t CodeScan::smallest() const { return least_of(least); }
 #else
 void scan_codes(CodeScan&, const std::byte*, int64_t) {}
+uint16_t CodeScan::largest() const { return *std::max_element(most, most + 32); }
+uint16_t CodeScan::smallest() const { return *std::min_element(least, least + 32); }
 #endif
+
+const std::byte* first_of(const TileView& tile, const Part& part, int operand) {
+  const std::byte* at = tile.machine.base(tile.core, operand) + part.run->offsets[operand];
+  return part.reduced == nullptr ? at : at + part.reduced->offsets[operand];
+}
 
 }  // namespace
 
-// Bounds of what a tile reads and computes.
+// Bounds of what a tile reads and computes. Not initialized, since there is one for every tile:
+// what is read has been written before.
 struct TileCode::Knowledge {
-  Bounds operands[kMaxTileOperands];
-  Bounds registers[kTileRegisters];
+  union {
+    Bounds operands[kMaxTileOperands];
+  };
+  union {
+    Bounds registers[kTileRegisters];
+  };
+  Knowledge() {}
 };
 
 bool TileCode::has_assumptions(const Workspace& space) const {
@@ -269,8 +295,10 @@ void TileCode::assume_for_next(Workspace& space, Knowledge& knowledge) const {
   const auto codes_within = [](const Bounds& b) { return b.most > 0 && b.least <= b.most; };
   for (const float room : {16.0f, 2.0f, 1.0f}) {
     Knowledge wider;
-    std::copy(std::begin(knowledge.operands), std::end(knowledge.operands),
-              std::begin(wider.operands));
+    for (const Stream& stream : streams_) {
+      if (stream.source != Source::OPERAND && stream.source != Source::SPLAT_OPERAND) continue;
+      wider.operands[stream.number] = knowledge.operands[stream.number];
+    }
     for (int operand : guards_) {
       Bounds& bounds = wider.operands[operand];
       if (!codes_within(bounds)) return;  // zeros only
@@ -292,9 +320,6 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
                             std::span<const TotalsAt> totals) const {
   const TileStep& step = tile.machine.step;
   VectorFrame frame;
-  uint32_t splats[kMaxStreams][kMaxGroups];
-  int64_t group = 0;  // of the tile
-  const int64_t kept_groups = tile.kept_lanes / step.lanes;
   CodeLimits limits[kMaxGuards];
   if (&code == guarded_.get()) {
     frame.limits = limits;
@@ -303,91 +328,92 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
       limits[i].set(encode_dlfloat16(bounds.least), encode_dlfloat16(bounds.most));
     }
   }
-  for (size_t i = 0; i < streams_.size(); i++) {
-    if (streams_[i].source != Source::RESULT_RECIPROCAL) continue;
-    const uint32_t* result = space.results[streams_[i].number];
-    for (int64_t g = 0; g < kept_groups; g++, result += step.result_lanes()) {
-      splats[i][g] = std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(*result)) + 1;
-    }
-  }
-  const auto place_streams = [&](const Part& part) {
-    frame.groups = part.run->count;
-    for (size_t i = 0; i < streams_.size(); i++) {
-      const int number = streams_[i].number;
-      VectorFrame::Stream& stream = frame.streams[i];
-      const auto lanes_at = [&](uint32_t* lanes, int64_t first, int64_t apart) {
-        stream = {reinterpret_cast<std::byte*>(lanes + first * apart),
-                  apart * int64_t{sizeof(uint32_t)}};
-      };
-      switch (streams_[i].source) {
-        case Source::OPERAND: {
-          const Place place = place_of(tile, part, number);
-          stream = {place.at, place.stride};
-          break;
-        }
-        case Source::SPLAT_OPERAND: {
-          const Place place = place_of(tile, part, number);
-          const int64_t values = place.stride == 0 ? 1 : place.count;
-          for (int64_t g = 0; g < values; g++) {
-            splats[i][g] = load_splat(step.operands[number], place.at + g * place.stride,
-                                      tile.machine.context.numerics);
-          }
-          stream = {reinterpret_cast<std::byte*>(splats[i]),
-                    place.stride == 0 ? 0 : int64_t{sizeof(uint32_t)}};
-          break;
-        }
-        case Source::RESULT_SPLAT:
-          lanes_at(space.results[number], group % kept_groups, step.result_lanes());
-          break;
-        case Source::RESULT_RECIPROCAL:
-          lanes_at(splats[i], group % kept_groups, 1);
-          break;
-        case Source::RESULT_LANES:
-          lanes_at(space.results[number], group % kept_groups, step.lanes);
-          break;
-        case Source::REGISTER:
-          lanes_at(space.registers[number], group, step.lanes);
-          break;
-        case Source::TOTAL:
-          lanes_at(totals[number].lanes, group % kept_groups, step.lanes);
-          break;
-        case Source::SUMS:
-        case Source::SQUARES: {
-          double* parts =
-              streams_[i].source == Source::SUMS ? totals[number].sums : totals[number].squares;
-          stream = {reinterpret_cast<std::byte*>(parts + group % kept_groups * step.lanes),
-                    step.lanes * int64_t{sizeof(double)}};
-          break;
-        }
-      }
-    }
-  };
-  if (is_regular(tile)) {
-    // Each part is as far from the one before as the reduced dimension says.
-    place_streams(tile.parts[0]);
-    std::byte* at[kMaxStreams];
-    int64_t apart[kMaxStreams];
-    for (size_t i = 0; i < streams_.size(); i++) {
-      const Source source = streams_[i].source;
-      at[i] = frame.streams[i].at;
-      apart[i] = source == Source::OPERAND    ? tile.walk.reduced[0].strides[streams_[i].number]
-                 : source == Source::REGISTER ? tile.kept_lanes * int64_t{sizeof(uint32_t)}
-                                              : 0;
-    }
-    for (size_t part = 0; part < tile.parts.size(); part++) {
-      for (size_t i = 0; i < streams_.size(); i++) {
-        frame.streams[i].at = at[i];
-        at[i] += apart[i];
-      }
-      code.run(frame);
-    }
-    return -frame.cold;
-  }
+  const size_t words = 1 + streams_.size();
+  if (space.starts.size() < words * tile.parts.size()) space.starts.resize(words * kMaxGroups);
+  const int64_t groups = tile.lanes / step.lanes, kept_groups = tile.kept_lanes / step.lanes;
+  const size_t splats = static_cast<size_t>(groups) * streams_.size();
+  if (space.splats.size() < splats) space.splats.resize(splats);
+  int64_t* start = space.starts.data();
   for (const Part& part : tile.parts) {
-    place_streams(part);
-    code.run(frame);
-    group += part.run->count;
+    *start = part.run->count;
+    start += words;
   }
+  for (size_t i = 0; i < streams_.size(); i++) {
+    const int number = streams_[i].number;
+    int64_t* to = space.starts.data() + 1 + i;
+    const auto set = [&](const void* at) {
+      *to = static_cast<int64_t>(reinterpret_cast<intptr_t>(at));
+      to += words;
+    };
+    // Groups of a part lie `apart` bytes from each other, one part behind the other; those of
+    // results begin anew after all kept ones.
+    const auto set_rows = [&](const void* first, int64_t apart, int64_t period) {
+      frame.streams[i].step = apart;
+      int64_t group = 0;
+      for (const Part& part : tile.parts) {
+        set(static_cast<const std::byte*>(first) + group * apart);
+        group += part.run->count;
+        if (group == period) group = 0;
+      }
+    };
+    constexpr int64_t kWord = sizeof(uint32_t);
+    uint32_t* values = space.splats.data() + i * groups;
+    switch (streams_[i].source) {
+      case Source::OPERAND:
+        frame.streams[i].step = tile.walk.kept.back().strides[number];
+        for (const Part& part : tile.parts) set(first_of(tile, part, number));
+        break;
+      case Source::SPLAT_OPERAND: {
+        const int64_t stride = tile.walk.kept.back().strides[number];
+        frame.streams[i].step = stride == 0 ? 0 : kWord;
+        const std::byte* last = nullptr;
+        for (const Part& part : tile.parts) {
+          const std::byte* at = first_of(tile, part, number);
+          if (stride == 0 && at == last) {
+            set(values - 1);
+            continue;
+          }
+          set(values);
+          for (int64_t g = 0; g < (stride == 0 ? 1 : part.run->count); g++) {
+            *values++ =
+                load_splat(step.operands[number], at + g * stride, tile.machine.context.numerics);
+          }
+          last = at;
+        }
+        break;
+      }
+      case Source::RESULT_SPLAT:
+        set_rows(space.results[number], step.result_lanes() * kWord, kept_groups);
+        break;
+      case Source::RESULT_RECIPROCAL: {
+        const uint32_t* result = space.results[number];
+        for (int64_t g = 0; g < kept_groups; g++, result += step.result_lanes()) {
+          values[g] = std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(*result)) + 1;
+        }
+        set_rows(values, kWord, kept_groups);
+        break;
+      }
+      case Source::RESULT_LANES:
+        set_rows(space.results[number], step.lanes * kWord, kept_groups);
+        break;
+      case Source::REGISTER:
+        set_rows(space.registers[number], step.lanes * kWord, -1);
+        break;
+      case Source::TOTAL:
+        set_rows(totals[number].lanes, step.lanes * kWord, kept_groups);
+        break;
+      case Source::SUMS:
+        set_rows(totals[number].sums, step.lanes * int64_t{sizeof(double)}, kept_groups);
+        break;
+      case Source::SQUARES:
+        set_rows(totals[number].squares, step.lanes * int64_t{sizeof(double)}, kept_groups);
+        break;
+    }
+  }
+  frame.parts = static_cast<int64_t>(tile.parts.size());
+  frame.starts = space.starts.data();
+  frame.bytes_of_start = static_cast<int64_t>(words * sizeof(int64_t));
+  code.run_parts(frame);
   return -frame.cold;
 }
 
@@ -405,16 +431,6 @@ bool TileCode::has_fixed_splats(const TileView& tile) const {
     return std::all_of(tile.walk.kept.begin(), tile.walk.kept.end(), stays) &&
            std::all_of(tile.walk.reduced.begin(), tile.walk.reduced.end(), stays);
   });
-}
-
-// One run of kept points at all points of one reduced dimension.
-bool TileCode::is_regular(const TileView& tile) const {
-  return tile.whole_block && tile.walk.reduced.size() == 1 && tile.parts.size() > 1 &&
-         static_cast<int64_t>(tile.parts.size()) == tile.walk.reduced_points &&
-         std::none_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
-           return stream.source == Source::SPLAT_OPERAND &&
-                  tile.walk.reduced[0].strides[stream.number] != 0;
-         });
 }
 
 void run_instructions(const std::shared_ptr<const TileCode>& code,

@@ -75,7 +75,6 @@ class TileCode {
   void note_exceptions(int64_t cold, const TileView& tile, Workspace& space) const;
   bool has_assumptions(const Workspace& space) const;
   bool stays_ordinary(const Workspace& space, Knowledge& knowledge) const;
-  bool is_regular(const TileView& tile) const;
   bool has_fixed_splats(const TileView& tile) const;
   // Returns how often a guard led to the form for everything.
   int64_t run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,

@@ -165,6 +165,9 @@ struct alignas(64) Workspace {
   uint32_t fixed_known = 0;    // bit by operand
   TileRun runs[kMaxGroups];    // of the kept points of a tile
   TileRun points[kMaxGroups];  // reduced points of a tile
+  // Of machine code: where its streams begin in the parts of a tile, values of operands of one.
+  std::vector<int64_t> starts;
+  std::vector<uint32_t> splats;
 };
 
 void run_instructions(const std::vector<TileInstruction>& instructions, const TileView& tile,

@@ -9,6 +9,17 @@
 
 namespace spyre::card {
 
+void CompiledVectors::run(VectorFrame& frame) const {
+  int64_t start[1 + kMaxStreams] = {frame.groups};
+  for (size_t i = 0; i < streams_; i++) {
+    start[i + 1] = static_cast<int64_t>(reinterpret_cast<intptr_t>(frame.streams[i].at));
+  }
+  frame.parts = 1;
+  frame.starts = start;
+  frame.bytes_of_start = 0;
+  run_parts(frame);
+}
+
 #if defined(__x86_64__)
 
 bool has_vector_compiler() {
@@ -134,10 +145,6 @@ class Compiler {
     const size_t streams = hot_.streams().size();
     const size_t pointers = std::min(streams, kPointers.size());
     for (size_t i = kFreePointers; i < pointers; i++) as_.push(kPointers[i]);
-    as_.load(kGroups, kFrame, offsetof(VectorFrame, groups));
-    for (size_t i = 0; i < pointers; i++) {
-      as_.load(kPointers[i], kFrame, offset_of_stream(static_cast<int>(i)));
-    }
     for (size_t i = 0; i < kept_.size(); i++) {
       as_.vector(kBroadcast, kZmmRegisters - 1 - static_cast<int>(i), 0,
                  VectorOperand::constant(pool_.offset_of(kept_[i]), false));
@@ -145,6 +152,8 @@ class Compiler {
     if (halves_ >= 0) {
       as_.vector(kLoadPs, halves_, 0, VectorOperand::constant(ConstantPool::kUpperHalves, false));
     }
+    const size_t part = as_.position();
+    emit_start(streams, pointers);
     emit_fixed();
     const size_t loop = as_.position();
     for (iteration_ = 0; iteration_ < iterations(); iteration_++) {
@@ -164,6 +173,10 @@ class Compiler {
     }
     as_.decrement(kGroups);
     as_.jump_if_not_zero(loop);
+    as_.load(kScratch, kFrame, offsetof(VectorFrame, parts));
+    as_.decrement(kScratch);
+    as_.store(kScratch, kFrame, offsetof(VectorFrame, parts));
+    as_.jump_if_not_zero(part);
     as_.vzeroupper();
     for (size_t i = pointers; i-- > kFreePointers;) as_.pop(kPointers[i]);
     as_.ret();
@@ -184,6 +197,20 @@ class Compiler {
 
  private:
   int iterations() const { return lanes_ / kLanesOfIteration; }
+
+  // Where the streams of a part begin. Those that have no register are found in the frame.
+  void emit_start(size_t streams, size_t pointers) {
+    constexpr int32_t kWord = sizeof(int64_t);
+    as_.load(kScratch, kFrame, offsetof(VectorFrame, starts));
+    for (size_t i = 0; i < streams; i++) {
+      const int to = i < pointers ? kPointers[i] : kGroups;
+      as_.load(to, kScratch, static_cast<int32_t>(i + 1) * kWord);
+      if (i >= pointers) as_.store(to, kFrame, offset_of_stream(static_cast<int>(i)));
+    }
+    as_.load(kGroups, kScratch, 0);
+    as_.add_memory(kScratch, kFrame, offsetof(VectorFrame, bytes_of_start));
+    as_.store(kScratch, kFrame, offsetof(VectorFrame, starts));
+  }
 
   // Values of the hot form that are the same in all groups, by iteration: from free_ on.
   int fixed_register(size_t number) const {
@@ -679,7 +706,8 @@ std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
       if (static_cast<int>(kept.size()) > room) kept.resize(std::max(room, 0));
       std::unique_ptr<MachineCode> made =
           MachineCode::make(Compiler(code, cold, lanes, std::move(kept), halves, fixed).compile());
-      return made ? std::make_unique<CompiledVectors>(std::move(made)) : nullptr;
+      if (made == nullptr) return nullptr;
+      return std::make_unique<CompiledVectors>(std::move(made), code.streams().size());
     } catch (const OutOfRegisters&) {
       continue;
     }

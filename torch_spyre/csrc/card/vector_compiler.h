@@ -32,11 +32,11 @@ struct alignas(64) CodeLimits {
   }
 };
 
-// What compiled code runs on: so many groups, and for each stream where the first one is and how
-// far the next one is from it. Code moves `at` as it goes, and counts `cold` down with each 32
-// lanes that a guard has sent to the cold form.
+// What compiled code runs on: parts of so many groups, and for each stream where the first group of
+// a part is and how far the next one is from it. Code moves `at` as it goes, and counts `cold` down
+// with each 32 lanes that a guard has sent to the cold form.
 struct VectorFrame {
-  int64_t groups = 0;
+  int64_t groups = 0;  // for run(); of parts it is in `starts`
   struct Stream {
     std::byte* at;
     int64_t step;
@@ -44,18 +44,26 @@ struct VectorFrame {
   Stream streams[kMaxStreams];
   int64_t cold = 0;
   const CodeLimits* limits = nullptr;  // by number, for guards of codes
+  int64_t parts = 0;
+  // For each part its groups, at least one, then where each stream is. Code moves it.
+  const int64_t* starts = nullptr;
+  int64_t bytes_of_start = 0;
 };
 
 class CompiledVectors {
  public:
-  explicit CompiledVectors(std::unique_ptr<MachineCode> code) : code_(std::move(code)) {}
+  CompiledVectors(std::unique_ptr<MachineCode> code, size_t streams)
+      : code_(std::move(code)), streams_(streams) {}
 
-  // At least one group.
-  void run(VectorFrame& frame) const { code_->entry<void (*)(VectorFrame*)>()(&frame); }
+  // At least one part.
+  void run_parts(VectorFrame& frame) const { code_->entry<void (*)(VectorFrame*)>()(&frame); }
+  // One part, from the frame's own groups and streams.
+  void run(VectorFrame& frame) const;
   size_t bytes() const { return code_->bytes(); }
 
  private:
   std::unique_ptr<MachineCode> code_;
+  size_t streams_;
 };
 
 // Whether this processor can run compiled code.
