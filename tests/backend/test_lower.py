@@ -263,7 +263,7 @@ def test_exx2_stores_two_results(tmp_path):
     constants = {"exx2scale": 1 / 256, "useZeroMean": 0.0}
     out = SPARSE.at(1, arrangement="EXX2")
     tile = lowered(tmp_path / "a", op("exx2", SIZES, [ROWS], out, constants=constants))
-    assert tile.reductions[0].op == ReduceOp.EXX2
+    assert tile.reductions[0].op == ReduceOp.SHORT_EXX2
     (store,) = tile.epilogue
     first = tile.reductions[0].destination
     assert (store.a, store.b) == (first, first + 1)

@@ -367,6 +367,13 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
                       {SPREAD, 2, 0},
                       {SUB, 0, 1, 2},
                       {STORE, 3, 0}}}};
+  // (x - mean) * variance
+  TileSpec moments = softmax;
+  moments.reductions = {{4, 0, 0}};
+  moments.further = {
+      {{{SPREAD, 1, 0}, {SUB, 0, 0, 1}, {SPREAD, 2, 1}, {MUL, 0, 0, 2}, {STORE, 1, 0}}}};
+  TileSpec short_moments = moments;
+  short_moments.reductions = {{5, 0, 0}};
   // x * w * w, where w is one value for all, and one for each row: the code may rely on the former
   // only.
   TileSpec by_constant = swiglu;
@@ -375,7 +382,8 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
                       {ROUND, 0, 0, kCodes}, {MUL, 0, 0, 1}, {STORE, 2, 0}};
   TileSpec by_row = by_constant;
   by_row.operands[1].strides = {128, 0};
-  for (const TileSpec& spec : {softmax, swiglu, scaled, by_constant, by_row}) {
+  for (const TileSpec& spec :
+       {softmax, swiglu, scaled, moments, short_moments, by_constant, by_row}) {
     for (int kind = 0; kind < 4; kind++) {
       std::mt19937 random(kind);
       std::normal_distribution<float> normal;

@@ -584,7 +584,9 @@ TEST(maximum_and_minimum_hand_nan_on_also_over_lanes_and_cores) {
 }
 
 TEST(exx2_gives_mean_and_variance_of_the_valid_lanes_of_all_cores) {
-  for (DataFormat format : {DataFormat::SEN169_FP16, DataFormat::IEEE_FP32}) {
+  for (const auto& [format, op] :
+       {std::pair(DataFormat::SEN169_FP16, 4), std::pair(DataFormat::SEN169_FP16, 5),
+        std::pair(DataFormat::IEEE_FP32, 4), std::pair(DataFormat::IEEE_FP32, 5)}) {
     Rig rig;
     // Two cores with 2 and 1 sticks of each of 11 rows; the last stick has 10 lanes.
     const int64_t rows = 11, sticks = 3, columns = 2 * 64 + 10;
@@ -603,7 +605,7 @@ TEST(exx2_gives_mean_and_variance_of_the_valid_lanes_of_all_cores) {
     spec.body = {{LOAD, 0, 0}};
     spec.reduce_lanes = true;
     spec.groups = {3, 3};
-    spec.reductions = {{4, 0, 5}};
+    spec.reductions = {{op, 0, 5}};
     spec.epilogue = {{STORE, 1, 5, 6}};
     TileSpec read{.lanes = 64, .kept = 1, .extents = {{rows}}};
     read.operands = {
@@ -735,7 +737,7 @@ TEST(malformed_tile_programs_are_refused_with_the_reason) {
   refused("cannot be stored", [](TileSpec& s) { s.operands[1].form = OperandForm::SPLAT; });
   refused("cannot be loaded", [](TileSpec& s) { s.operands[0].form = OperandForm::SPLAT_STORE; });
   refused("it rounds to format 2", [](TileSpec& s) { s.body.push_back({ROUND, 0, 0, 2}); });
-  refused("the operation of a reduction is 5", [](TileSpec& s) { s.reductions[0].op = 5; });
+  refused("the operation of a reduction is 6", [](TileSpec& s) { s.reductions[0].op = 6; });
   refused("the destination of a reduction is 31",
           [](TileSpec& s) { s.reductions[0] = {4, 0, 31}; });
   refused("different kept extents", [](TileSpec& s) {

@@ -18,7 +18,6 @@ from torch_spyre.backend.steps import (
     NONE,
     Instruction,
     Phase,
-    ReduceOp,
     Reduction,
     Tile,
 )
@@ -38,7 +37,7 @@ def sources(instruction: Instruction) -> tuple[int, ...]:
 
 def results(reduction: Reduction) -> tuple[int, ...]:
     """Registers that a reduction writes."""
-    count = 2 if reduction.op == ReduceOp.EXX2 else 1
+    count = 2 if reduction.op.has_two_results else 1
     return tuple(range(reduction.destination, reduction.destination + count))
 
 

@@ -61,6 +61,12 @@ class ReduceOp(IntEnum):
     MIN = 2
     PRODUCT = 3
     EXX2 = 4
+    SHORT_EXX2 = 5
+    """The same of numbers with the bits of SEN169_FP16."""
+
+    @property
+    def has_two_results(self) -> bool:
+        return self in (ReduceOp.EXX2, ReduceOp.SHORT_EXX2)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Sequence
 from math import prod
 
+from torch_spyre.backend.formats import FORMATS
 from torch_spyre.backend.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import (
     NONE,
@@ -210,13 +211,15 @@ class _Code:
         body, self.code = self.code, []
         assert isinstance(row.tile, str)
         op = _REDUCE[row.tile]
+        if op == ReduceOp.EXX2 and sdsc.tensors[sdsc.inputs[0]].format == FORMATS["SEN169_FP16"]:
+            op = ReduceOp.SHORT_EXX2
         result = self._new()
-        second = self._new() if op == ReduceOp.EXX2 else NONE
+        second = self._new() if op.has_two_results else NONE
         reductions = (Reduction(op, source, result),)
         if row.name == "mean":
             scale = float_bits(sdsc.constant("scaling_factor"))
             result = self._emit("mul_imm", result, immediates=(scale,))
-        if op == ReduceOp.EXX2:
+        if op.has_two_results:
             self._store(space.out, Form.EXX2_STORE, result, second)
         elif space.out.is_dense:
             if space.out.arrangement == ARRANGED and not space.all_arranged:

@@ -78,7 +78,7 @@ std::vector<ShadowReduction> read_reductions(WordReader& reader, int64_t count) 
   for (int64_t i = 0; i < count; i++) {
     const std::vector<int64_t> words = reader.list(3);
     reductions.push_back(
-        {static_cast<ReduceOp>(words[0]), static_cast<int>(words[1]), static_cast<int>(words[2])});
+        {reduce_op(words[0]), static_cast<int>(words[1]), static_cast<int>(words[2])});
   }
   return reductions;
 }

@@ -43,8 +43,8 @@ using SpareTotals = std::vector<std::unique_ptr<Totals>>;
 class Reducer {
  public:
   // Takes its totals from `spare`, of which phases that follow each other can have the same.
-  Reducer(const TileStep& step, const TilePhase& phase, SpareTotals& spare)
-      : step_(step), reductions_(phase.reductions) {
+  Reducer(const Machine& machine, const TilePhase& phase, SpareTotals& spare)
+      : step_(machine.step), numerics_(machine.context.numerics), reductions_(phase.reductions) {
     while (spare.size() < 2 * reductions_.size()) {
       spare.push_back(std::make_unique_for_overwrite<Totals>());
     }
@@ -60,8 +60,8 @@ class Reducer {
   }
 
   // One core of the team begins, has given all its tiles.
-  void begin_core() {
-    for (size_t i = 0; i < own_.size(); i++) clear_totals(*own_[i], reductions_[i].op);
+  void begin_core(const TileTable& table) {
+    for (size_t i = 0; i < own_.size(); i++) clear_totals(table, *own_[i], reductions_[i].op);
     core_values_ = 0;
   }
   void end_core(const TileTable& table, bool first) {
@@ -87,8 +87,9 @@ class Reducer {
       const ReduceOp op = reductions_[i].op;
       const uint32_t* values = space.registers[reductions_[i].source] + source_at;
       if (op == ReduceOp::EXX2 && step_.reduce_lanes) {
-        table.add_group_moments(own_[i]->sums + first, own_[i]->squares + first, values, mask,
-                                step_.lanes, lanes);
+        const bool few_bits = reductions_[i].few_bits && numerics_ == Numerics::DLFLOAT16;
+        const auto add = few_bits ? table.add_short_moments : table.add_group_moments;
+        add(own_[i]->sums + first, own_[i]->squares + first, values, mask, step_.lanes, lanes);
       } else if (op == ReduceOp::EXX2) {
         table.add_moments(own_[i]->sums + first, own_[i]->squares + first, values, mask, lanes);
       } else if (mask != nullptr) {
@@ -128,12 +129,15 @@ class Reducer {
   }
 
  private:
-  void clear_totals(Totals& totals, ReduceOp op) {
+  void clear_totals(const TileTable& table, Totals& totals, ReduceOp op) {
     if (op == ReduceOp::EXX2) {
       std::fill_n(totals.sums, lanes_, 0.0);
       std::fill_n(totals.squares, lanes_, 0.0);
     } else {
-      std::fill_n(totals.lanes, lanes_, identity_of(op));
+      // Sixteen bytes at a time, as fill_n does it without AVX, is slower than the code that adds.
+      const uint32_t identity = identity_of(op);
+      table.registers[CONSTANT_BITS].plain(
+          {totals.lanes, nullptr, nullptr, nullptr, identity, 0, lanes_});
     }
   }
   void fold_lanes(const TileTable& table, Totals& totals, ReduceOp op) const {
@@ -159,6 +163,7 @@ class Reducer {
   }
 
   const TileStep& step_;
+  const Numerics numerics_;
   const std::vector<TileReduction>& reductions_;
   std::vector<Totals*> own_, all_;  // of one core, of the team
   int64_t lanes_ = 0;
@@ -183,8 +188,11 @@ int64_t values_of(const TileStep& step, const TileWalk& walk, int core) {
   return values;
 }
 
+// Lanes of a block: of registers that last, and of rows that machine code loads again. Neighbouring
+// rows lie one behind the other, 128 bytes of each before the next stick of the first: few of them
+// would be read in pieces that processors do not fetch ahead.
 constexpr int64_t kRowsLanes = 32 * 1024;
-constexpr int64_t kShortRowsLanes = 8 * 1024;  // of rows that make up a longer block
+constexpr int64_t kLongRowsLanes = 64 * 1024;
 
 // What a thread works with; it is kept from one step to the next.
 struct Bench {
@@ -325,7 +333,7 @@ void run_phases(const Machine& machine, const TileTeam& team, const Block& block
     bench.space.use_lanes();
     for (int core : team.cores) {
       if (team.cores.size() > 1) bench.space.operands_known = bench.space.fixed_known = 0;
-      reducer.begin_core();
+      reducer.begin_core(machine.table);
       run_body(machine, core, block, phase, bench, reducer);
       reducer.end_core(machine.table, core == leader);
     }
@@ -369,7 +377,7 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
   std::vector<Reducer> reducers;
   if (step.reduces()) {
     reducers.reserve(step.phases.size());
-    for (const TilePhase& phase : step.phases) reducers.emplace_back(step, phase, bench.totals);
+    for (const TilePhase& phase : step.phases) reducers.emplace_back(machine, phase, bench.totals);
   }
   if (step.phases.size() > 1) {
     // Neighbouring rows lie side by side in memory: as many as a tile has, while what they keep
@@ -379,7 +387,7 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
     if (has_long_blocks(machine)) {
       // What surrounds a block is much for a few short rows.
       const int64_t lanes = std::max(row, walk.reduced_points * step.lanes);
-      while (2 * most_groups * lanes <= kShortRowsLanes &&
+      while (2 * most_groups * lanes <= kLongRowsLanes &&
              2 * most_groups * step.lanes <= kLongTileLanes) {
         most_groups *= 2;
       }

@@ -58,6 +58,7 @@ struct GroupShape {
 
 struct TileReduction {
   ReduceOp op = ReduceOp::SUM;
+  bool few_bits = false;  // EXX2 of numbers with the bits of DLFloat16: see add_short_moments
   int source = 0, destination = 0;
 };
 

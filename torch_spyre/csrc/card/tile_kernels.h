@@ -95,6 +95,11 @@ int inputs_of(int opcode);
 
 enum class ReduceOp : int8_t { SUM = 0, MAX = 1, MIN = 2, PRODUCT = 3, EXX2 = 4 };
 constexpr int kNumFoldOps = 4;  // all but EXX2
+// The words of programs: these, and one for EXX2 of numbers with the bits of DLFloat16.
+constexpr int64_t kShortExx2 = 5;
+inline ReduceOp reduce_op(int64_t word) {
+  return word == kShortExx2 ? ReduceOp::EXX2 : static_cast<ReduceOp>(word);
+}
 
 // Instructions that often follow each other: in normalisations of rows.
 enum InstructionPair : int { SUB_MUL, MUL_ADD, kNumPairs };
@@ -156,6 +161,10 @@ struct TileTable {
   // The same where a group of lanes has one sum; it is kept in eight parts, the first lanes of the
   // group, until fold_moments adds them.
   void (*add_group_moments)(double* sums, double* squares, const uint32_t* values,
+                            const uint32_t* mask, int group, int64_t lanes);
+  // The same of numbers with the 10 significant bits of DLFloat16: four are added in float32 before
+  // they meet the others in float64.
+  void (*add_short_moments)(double* sums, double* squares, const uint32_t* values,
                             const uint32_t* mask, int group, int64_t lanes);
   void (*fold_moments)(double* totals, int group, int64_t lanes);
 };

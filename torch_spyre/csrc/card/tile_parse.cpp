@@ -180,7 +180,9 @@ void parse_reductions(WordReader& reader, TilePhase& phase, int64_t count,
                       InstructionParser& instructions) {
   for (int64_t i = 0; i < count; i++) {
     TileReduction reduction;
-    reduction.op = static_cast<ReduceOp>(reader.next(0, 4, "the operation of a reduction"));
+    const int64_t op = reader.next(0, kShortExx2, "the operation of a reduction");
+    reduction.few_bits = op == kShortExx2;
+    reduction.op = reduce_op(op);
     reduction.source =
         static_cast<int>(reader.next(0, kTileRegisters - 1, "the source of a reduction"));
     const int results = reduction.op == ReduceOp::EXX2 ? 2 : 1;

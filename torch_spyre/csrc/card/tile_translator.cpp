@@ -275,7 +275,7 @@ class TileTranslator {
       const int value = rounded(reduction.source).value;
       const int number = static_cast<int>(i);
       if (reduction.op == ReduceOp::EXX2) {
-        add_moments(number, value);
+        add_moments(number, value, reduction.few_bits);
         continue;
       }
       constexpr std::array<int, kNumFoldOps> kFolds = {ADD, MAXIMUM, MINIMUM, MUL};
@@ -288,7 +288,7 @@ class TileTranslator {
       });
     }
   }
-  void add_moments(int number, int value) {
+  void add_moments(int number, int value, bool few_bits) {
     const int sums = stream(TileCode::Source::SUMS, number, 0);
     const int squares = stream(TileCode::Source::SQUARES, number, 0);
     if (half_ == 0) {
@@ -296,7 +296,7 @@ class TileTranslator {
       return;
     }
     const int first = first_moments_.at(number);
-    effect([this, sums, squares, first, value] { code_.add_moments(sums, squares, first, value); });
+    effect([=, this] { code_.add_moments(sums, squares, first, value, few_bits); });
   }
 
   // ---- Looking
@@ -455,7 +455,8 @@ std::vector<int64_t> key_of(const TileStep& step, const std::vector<TileInstruct
                            static_cast<int64_t>(reductions.size())};
   key.insert(key.end(), lasting.begin(), lasting.end());
   for (const TileReduction& reduction : reductions) {
-    key.insert(key.end(), {static_cast<int64_t>(reduction.op), reduction.source});
+    key.insert(key.end(),
+               {static_cast<int64_t>(reduction.op), reduction.few_bits, reduction.source});
   }
   const auto add_operand = [&](int number) {
     const TileOperand& operand = step.operands[number];

@@ -108,9 +108,10 @@ void VectorCode::store(VectorOp op, int stream, int half, int a, int b) {
   stores_++;
 }
 
-void VectorCode::add_moments(int sums, int squares, int a, int b) {
+void VectorCode::add_moments(int sums, int squares, int a, int b, bool few_bits) {
   VectorValue v;
   v.op = VectorOp::ADD_MOMENTS;
+  v.imm = few_bits ? 1 : 0;
   v.a = a;
   v.b = b;
   v.word = static_cast<uint32_t>(sums);

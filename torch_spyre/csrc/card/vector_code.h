@@ -29,6 +29,7 @@ enum class VectorOp : uint8_t {
   STORE_LANES,
   STORE_CODES,
   // In memory: 8 sums in float64 of the 32 lanes of a and b, and in the second stream of squares.
+  // imm 1: the lanes have few bits, and four are added in float32 before.
   ADD_MOMENTS,
   // Leaves the code for that of the cold form, which begins anew with these lanes, where mask a has
   // a bit. All stores follow it.
@@ -111,7 +112,7 @@ class VectorCode {
   int make(VectorOp op, int a, int b = -1, int c = -1, int imm = 0);
   int load(VectorOp op, int stream, int half);
   void store(VectorOp op, int stream, int half, int a, int b = -1);
-  void add_moments(int sums, int squares, int a, int b);
+  void add_moments(int sums, int squares, int a, int b, bool few_bits);
   void guard(int mask);
   void guard_codes(int stream, int limits);
 

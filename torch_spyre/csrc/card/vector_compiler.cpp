@@ -512,6 +512,27 @@ class Compiler {
     registers_.give(other);
     free_inputs(at);
   }
+  // As (0 + 2) + (1 + 3) in float32, of which the lower half of a register has the result.
+  void add_short_moments(int at) {
+    const VectorValue& v = values()[at];
+    const int a = in_register(v.a), b = in_register(v.b);
+    const int sum = registers_.take(), square = registers_.take(), upper = registers_.take();
+    const auto add_to_memory = [&](uint32_t stream, int value) {
+      const VectorOperand place = memory(static_cast<int>(stream), 0);
+      as_.vector_imm(kUpperLanes, value, 0, VectorOperand::reg(upper), 1);
+      as_.vector(kAddPs, value, value, VectorOperand::reg(upper));
+      as_.vector(kToDoubles, value, 0, VectorOperand::reg(value));
+      as_.vector(kAddPd, value, value, place);
+      as_.vector(kStorePs, value, 0, place);
+    };
+    as_.vector(kMulPs, square, a, VectorOperand::reg(a));
+    as_.vector(kAddPs, sum, a, VectorOperand::reg(b));
+    as_.vector(kFma231Ps, square, b, VectorOperand::reg(b));
+    add_to_memory(v.word, sum);
+    add_to_memory(static_cast<uint32_t>(v.second), square);
+    for (int reg : {sum, square, upper}) registers_.give(reg);
+    free_inputs(at);
+  }
 
   // Twice a code is twice its magnitude: the sign is gone.
   void guard_codes(int stream, int number) {
@@ -553,7 +574,7 @@ class Compiler {
       case VectorOp::STORE_CODES:
         return store_codes(at);
       case VectorOp::ADD_MOMENTS:
-        return add_moments(at);
+        return v.imm != 0 ? add_short_moments(at) : add_moments(at);
       case VectorOp::GUARD:
         as_.test_mask(where_.at(v.a));
         guards_.push_back({iteration_, as_.jump_if_not_zero_later()});
