@@ -440,6 +440,9 @@ def test_what_a_product_with_weights_gives_is_worked_out_once() -> None:
 
         with mock.patch.object(op, "decompose", decompose):
             first, again = F.linear(a, w, bias), F.linear(a, w, bias)
+            assert not calls  # there is a rule
+            row = a[0, 0]  # and none for this
+            assert F.linear(row, w, bias).shape == F.linear(row, w, bias).shape == (70,)
         assert len(calls) == 1
         assert (first.shape, first.stride()) == ((2, 9, 70), (630, 70, 1))
         assert (again.shape, again.stride()) == (first.shape, first.stride())
