@@ -317,11 +317,17 @@ def test_the_type_of_an_operation_is_found_once() -> None:
         sympy.Integer(2),
     ]
     kinds = lowering.ELEMENTWISE_TYPE_PROMOTION_KIND
-    for kind in (kinds.DEFAULT, kinds.INT_TO_FLOAT, kinds.ALWAYS_BOOL):
-        for a, b in itertools.product(given, given):
-            expected = theirs(a, b, type_promotion_kind=kind)
-            for _ in range(2):
-                assert lowering.get_promoted_dtype(a, b, type_promotion_kind=kind) is expected
+    of_kinds = (kinds.DEFAULT, kinds.INT_TO_FLOAT, kinds.ALWAYS_BOOL)
+    default = torch.get_default_dtype()
+    try:
+        for other in (torch.float32, torch.float64):  # the default may change
+            torch.set_default_dtype(other)
+            for kind, a, b in itertools.product(of_kinds, given, given):
+                expected = theirs(a, b, type_promotion_kind=kind)
+                for _ in range(2):
+                    assert lowering.get_promoted_dtype(a, b, type_promotion_kind=kind) is expected
+    finally:
+        torch.set_default_dtype(default)
     a, b = tensor(torch.float16, 2), tensor(torch.int64, 3)
     with mock.patch.object(torch, "zeros", side_effect=AssertionError("made")):
         lowering.get_promoted_dtype(a, b, type_promotion_kind=kinds.DEFAULT)

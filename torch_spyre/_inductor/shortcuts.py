@@ -272,7 +272,7 @@ def _remember_indices() -> None:
 
 
 # -- lowering.get_promoted_dtype: makes tensors to ask for the type of their sum -------------------
-# For each pointwise operation. It depends on types and numbers of dimensions alone.
+# For each pointwise operation. It depends on types and numbers of dimensions, and on the default.
 # Fails when it can go: test_the_type_of_an_operation_is_found_once.
 
 
@@ -284,7 +284,8 @@ def _remember_promotions() -> None:
     def get_promoted_dtype(
         *args: Any, type_promotion_kind: Any, return_compute_dtype: bool = False
     ) -> torch.dtype:
-        parts: list[Any] = [type_promotion_kind, return_compute_dtype]
+        default = torch.get_default_dtype()  # the type of an integer plus 0.5
+        parts: list[Any] = [type_promotion_kind, return_compute_dtype, default]
         for arg in args:
             if type(arg) in (int, float, bool):
                 parts.append(type(arg))
