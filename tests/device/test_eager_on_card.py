@@ -336,6 +336,21 @@ def test_a_process_compiles_a_limited_number_of_signatures_of_an_operation(scrip
         assert places == "{'aten::exp': 4} {'aten::exp': 4}"
 
 
+def test_an_eager_operation_is_no_graph_of_the_program(script: Script, tmp_path: Path) -> None:
+    source = """
+        import torch
+        from torch_spyre._inductor import debug
+        from torch_spyre.ops import eager
+        x = torch.ones(3, 5, dtype=torch.float16).to("spyre")
+        with debug.listen() as record:
+            torch.exp(x)
+            torch.compile(lambda v: v * 2)(x)
+        print(eager.counters["compiled"], len(record.plans), len(record.calls))
+    """
+    found = script(source, SPYRE_EAGER="card", TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    assert found == "1 1 1"
+
+
 # ---- Disk ---------------------------------------------------------------------------------------
 
 FIRST_CALL = """

@@ -66,6 +66,7 @@ class Record:
 # All threads: a backward graph is compiled in one of autograd's.
 _records: list[Record] = []
 _lock = threading.Lock()
+_silent = threading.local()
 
 
 @contextlib.contextmanager
@@ -79,6 +80,20 @@ def listen() -> Iterator[Record]:
     finally:
         with _lock:
             _records.remove(record)
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """What this thread compiles in the block is no graph of the program: an eager operation."""
+    _silent.active = True
+    try:
+        yield
+    finally:
+        _silent.active = False
+
+
+def _listeners() -> list[Record]:
+    return [] if getattr(_silent, "active", False) else _records
 
 
 @contextlib.contextmanager
@@ -119,9 +134,9 @@ def _without_disk(function: _Function) -> _Function:
 @_without_disk
 def record_plan(plan: GraphPlan) -> None:
     """A graph was planned."""
-    if _records:
+    if _listeners():
         plan.graph_code = V.graph.module.code if V.graph.module is not None else ""
-    for record in _records:
+    for record in _listeners():
         record.plans.append(plan)
     for step in plan.fallbacks:
         shapes = ", ".join(step.shapes)
@@ -144,7 +159,7 @@ def record_graph(plan: GraphPlan, names: dict[int, str]) -> None:
 @_without_disk
 def record_kernel(name: str, kernel: Kernel, text: str, bundle: str) -> None:
     """The call of a kernel was written."""
-    for record in _records:
+    for record in _listeners():
         record.calls.append(KernelCall(name, kernel, bundle))
     _remember(text, kernel)
     _log_codegen.info(

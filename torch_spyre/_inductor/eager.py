@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_spyre import _C
+from torch_spyre._inductor import debug
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
 from torch_spyre.ops.fallbacks import FallbackWarning
@@ -190,6 +191,7 @@ def _compile(op: torch._ops.OpOverload, arguments: list[Any], tensors: list[torc
         tracing(TracingContext(mode)),
         functorch_config.patch(enable_autograd_cache=False),
         _capturing(),
+        debug.unrecorded(),
     ):
         for node, tensor in zip(placeholders, tensors, strict=True):
             node.meta["example_value"] = mode.from_tensor(tensor, static_shapes=True)

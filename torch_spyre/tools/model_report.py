@@ -213,7 +213,7 @@ def _way(plans: Sequence[GraphPlan]) -> Way:
         graphs=len(plans),
         kernels=len(kernels),
         operations=len(operations),
-        moved=sum(bool(op.reason) for op in operations),
+        moved=sum(bool(op.reason) and "scratchpads" not in op.reason for op in operations),
         host_steps=[f"{s.op}: {s.reason}" for plan in plans for s in plan.fallbacks],
     )
 
@@ -260,7 +260,8 @@ _PATHS = """\
 ## What becomes of them
 
 {sizes}.
-Decoders are two graphs: the prompt, and one token. *Moved* are operations that only change layouts,
+Decoders are two graphs: the prompt, and one token. *Moved* are operations that only change layouts
+(what is moved between scratchpads, or into them, is not counted),
 among the native ones. The error is the root mean square over all logits against the CPU in float32,
 relative to that of the logits; {allowed} is what 12 independent roundings to 9 fraction bits in
 each layer explain. *In float16* is the error of the CPU in that format, which keeps one bit more:
