@@ -88,6 +88,17 @@ FOUND = {
          "e = torch.argmax(d.unflatten(0, (1, 7)), 1, keepdim=True)"),
         ("e",),
     ),
+    "a piece of a cat is a result, as a view": Program(
+        (Input("a", (), "BOOL", seed=756), Input("b", (1, 1), "BOOL", seed=2),
+         Input("c", (1, 1), "BOOL", seed=1)),
+        ("d = torch.eq(b, a)", "e = d.transpose(-2, 1)", "f = torch.cat([b, c, d], 0)",
+         "g = torch.any(f, 1, keepdim=False)"),
+        ("g", "e"),
+    ),
+    "windows of what is known while compiling overlap": Program(
+        (Input("a", (3, 1), "F16", seed=1),),
+        ("b = torch.argmax(a, -1, keepdim=False)", "c = b.unfold(0, 2, 1)"), ("c",),
+    ),
     "nothing has sticks along nothing": Program(
         (Input("a", (2, 0, 1), "F16", seed=478, stick=1),), ("b = a.transpose(1, -2)",), ("b",),
     ),

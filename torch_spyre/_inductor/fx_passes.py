@@ -206,6 +206,17 @@ def _is_uniform(value: torch.Tensor) -> bool:
     return value.numel() > 0 and bool((value == value.flatten()[0]).all())
 
 
+def _shares_elements(tensor: torch.Tensor) -> bool:
+    """Whether windows of a tensor overlap; one that is expanded has each element once."""
+    steps = sorted((st, n) for st, n in zip(tensor.stride(), tensor.shape) if st > 0 and n > 1)
+    reach = 0
+    for stride, size in steps:
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
 def _evaluate(node: Node, values: dict[Node, torch.Tensor]) -> torch.Tensor | None:
     target = node.target
     assert isinstance(target, torch._ops.OpOverload)
@@ -217,6 +228,8 @@ def _evaluate(node: Node, values: dict[Node, torch.Tensor]) -> torch.Tensor | No
     if any(not isinstance(s, int) for s in meta.shape) or meta.numel() > config.max_folded_elements:
         return None
     if any(n not in values for n in node.all_input_nodes):
+        return None
+    if _shares_elements(meta):  # as an unfold; what it is a view of is folded
         return None
     if target.namespace not in ("aten", "prims"):
         return None

@@ -259,6 +259,7 @@ class _Planner:
     def _used_outside(self) -> set[str]:
         """Names of buffers that something other than one kernel reads or hands out."""
         outside = set(V.graph.get_output_names()) | set(V.graph.graph_inputs)
+        outside |= {_whole(n) for n in outside}  # a result may be a piece of a cat
         outside |= set(V.graph.constants)
         real = self.scheduler.mutation_real_name
         homes: dict[str, set[int]] = {}
