@@ -1,6 +1,7 @@
-"""Changes to Inductor's own functions; the only place where we make any.
+"""Changes to what Inductor's own functions do; the only place where we make any.
 
 Each says which hook is missing (torch 2.13). None does anything for graphs without spyre tensors.
+Those that only save time, and give what PyTorch's functions give, are in `shortcuts.py`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ much that is not needed: a setting is looked up through four functions, a handle
 function that is made and wrapped for it, the code of a graph is compiled to be printed, numbers are
 compared as symbols.
 
-`apply` installs them when the first graph with spyre tensors is compiled. What they return is what
-PyTorch's own functions return; where that takes more than a look, those are called.
+`apply` installs them when the first graph with spyre tensors is compiled, and from then on they
+serve every graph of the process, also those of other devices. So what they return is what PyTorch's
+own functions return; where that takes more than a look, those are called. docs/decisions/0047 says
+why they are worth it.
 """
 
 from __future__ import annotations

@@ -8,13 +8,12 @@ becomes, what the host has to do, how far it is from the CPU in float32, and how
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -403,16 +402,9 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {line} |" for line in lines) + "\n"
 
 
-@contextlib.contextmanager
-def _empty_caches() -> Iterator[None]:
-    """A directory of its own for compiled code: times to compile depend on no earlier run."""
+def main(arguments: Sequence[str] | None = None) -> int:
     from torch._inductor.utils import fresh_cache
 
-    with fresh_cache():
-        yield
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m torch_spyre.tools.model_report")
     names = (*stock.DECODERS, *stock.ENCODERS)
     parser.add_argument("--only", choices=names, help="measure one model and print its part")
@@ -420,7 +412,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     stock.library()
     set_fallback_warning(False)
-    with _empty_caches():
+    with fresh_cache():  # times to compile depend on no earlier run
         rows = []
         for name in (options.only,) if options.only else names:
             print(f"models: {name}", file=sys.stderr, flush=True)
