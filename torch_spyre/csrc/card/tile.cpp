@@ -71,8 +71,8 @@ class Reducer {
       if (first) {
         std::swap(own_[i], all_[i]);
       } else if (op == ReduceOp::EXX2) {
-        for (int64_t l = 0; l < lanes_; l++) all_[i]->sums[l] += own_[i]->sums[l];
-        for (int64_t l = 0; l < lanes_; l++) all_[i]->squares[l] += own_[i]->squares[l];
+        for (int64_t l = 0; l < moments(); l++) all_[i]->sums[l] += own_[i]->sums[l];
+        for (int64_t l = 0; l < moments(); l++) all_[i]->squares[l] += own_[i]->squares[l];
       } else {
         table.fold[static_cast<int>(op)](all_[i]->lanes, own_[i]->lanes, lanes_);
       }
@@ -89,7 +89,8 @@ class Reducer {
       if (op == ReduceOp::EXX2 && step_.reduce_lanes) {
         const bool few_bits = reductions_[i].few_bits && numerics_ == Numerics::DLFLOAT16;
         const auto add = few_bits ? table.add_short_moments : table.add_group_moments;
-        add(own_[i]->sums + first, own_[i]->squares + first, values, mask, step_.lanes, lanes);
+        const int64_t at = first / step_.lanes * kMomentParts;
+        add(own_[i]->sums + at, own_[i]->squares + at, values, mask, step_.lanes, lanes);
       } else if (op == ReduceOp::EXX2) {
         table.add_moments(own_[i]->sums + first, own_[i]->squares + first, values, mask, lanes);
       } else if (mask != nullptr) {
@@ -129,10 +130,14 @@ class Reducer {
   }
 
  private:
+  // Sums of EXX2 that a reduction keeps.
+  int64_t moments() const {
+    return step_.reduce_lanes ? lanes_ / step_.lanes * kMomentParts : lanes_;
+  }
   void clear_totals(const TileTable& table, Totals& totals, ReduceOp op) {
     if (op == ReduceOp::EXX2) {
-      std::fill_n(totals.sums, lanes_, 0.0);
-      std::fill_n(totals.squares, lanes_, 0.0);
+      std::fill_n(totals.sums, moments(), 0.0);
+      std::fill_n(totals.squares, moments(), 0.0);
     } else {
       // Sixteen bytes at a time, as fill_n does it without AVX, is slower than the code that adds.
       const uint32_t identity = identity_of(op);
@@ -142,8 +147,8 @@ class Reducer {
   }
   void fold_lanes(const TileTable& table, Totals& totals, ReduceOp op) const {
     if (op == ReduceOp::EXX2) {
-      table.fold_moments(totals.sums, step_.lanes, lanes_);
-      table.fold_moments(totals.squares, step_.lanes, lanes_);
+      table.fold_moments(totals.sums, lanes_ / step_.lanes);
+      table.fold_moments(totals.squares, lanes_ / step_.lanes);
     } else {
       table.fold_lanes[static_cast<int>(op)](totals.lanes, step_.lanes, lanes_);
     }
@@ -151,9 +156,9 @@ class Reducer {
   // Where lanes are reduced the results of a group are the same.
   void write_moments(const Totals& totals, uint32_t* mean, uint32_t* variance) const {
     const double values = static_cast<double>(count_);
-    const int64_t group = step_.reduce_lanes ? step_.lanes : 1;
+    const int64_t parts = step_.reduce_lanes ? kMomentParts : 1;
     const int64_t same = step_.reduce_lanes ? step_.result_lanes() : 1;
-    for (int64_t l = 0; l < lanes_; l += group, mean += same, variance += same) {
+    for (int64_t l = 0; l < moments(); l += parts, mean += same, variance += same) {
       const double middle = totals.sums[l] / values;
       const double spread = totals.squares[l] / values - middle * middle;
       std::fill_n(mean, same, std::bit_cast<uint32_t>(static_cast<float>(middle)));

@@ -356,7 +356,7 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
         if (group == period) group = 0;
       }
     };
-    constexpr int64_t kWord = sizeof(uint32_t);
+    constexpr int64_t kWord = sizeof(uint32_t), kMomentBytes = kMomentParts * sizeof(double);
     uint32_t* values = space.splats.data() + i * groups;
     switch (streams_[i].source) {
       case Source::OPERAND:
@@ -403,10 +403,10 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
         set_rows(totals[number].lanes, step.lanes * kWord, kept_groups);
         break;
       case Source::SUMS:
-        set_rows(totals[number].sums, step.lanes * int64_t{sizeof(double)}, kept_groups);
+        set_rows(totals[number].sums, kMomentBytes, kept_groups);
         break;
       case Source::SQUARES:
-        set_rows(totals[number].squares, step.lanes * int64_t{sizeof(double)}, kept_groups);
+        set_rows(totals[number].squares, kMomentBytes, kept_groups);
         break;
     }
   }

@@ -101,6 +101,8 @@ inline ReduceOp reduce_op(int64_t word) {
   return word == kShortExx2 ? ReduceOp::EXX2 : static_cast<ReduceOp>(word);
 }
 
+constexpr int kMomentParts = 8;  // of a sum of EXX2 where lanes are reduced
+
 // Instructions that often follow each other: in normalisations of rows.
 enum InstructionPair : int { SUB_MUL, MUL_ADD, kNumPairs };
 constexpr int kNoPair = -1;
@@ -158,15 +160,15 @@ struct TileTable {
   // sum += value, squares += value * value; where the mask has ones (nullptr: everywhere).
   void (*add_moments)(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
                       int64_t lanes);
-  // The same where a group of lanes has one sum; it is kept in eight parts, the first lanes of the
-  // group, until fold_moments adds them.
+  // The same where a group of lanes has one sum; it is kept in kMomentParts, those of one group
+  // behind those of the other, until fold_moments adds them and leaves the first.
   void (*add_group_moments)(double* sums, double* squares, const uint32_t* values,
                             const uint32_t* mask, int group, int64_t lanes);
   // The same of numbers with the 10 significant bits of DLFloat16: four are added in float32 before
   // they meet the others in float64.
   void (*add_short_moments)(double* sums, double* squares, const uint32_t* values,
                             const uint32_t* mask, int group, int64_t lanes);
-  void (*fold_moments)(double* totals, int group, int64_t lanes);
+  void (*fold_moments)(double* totals, int64_t groups);
 };
 // Throws std::invalid_argument when this processor or build does not have the form.
 const TileTable& tile_table(Simd simd);

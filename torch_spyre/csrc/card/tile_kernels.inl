@@ -571,7 +571,7 @@ void add_group_moments_in(double* sums, double* squares, const uint32_t* values,
   typedef uint32_t U32x4 __attribute__((vector_size(16)));
   for (int64_t first = 0; first < lanes; first += group) {
     for (int64_t i = 0; i < group; i += kBlock) {
-      for (int half = 0; half < 8; half += 4) {
+      for (int half = 0; half < kMomentParts; half += 4) {
         F64x4 eights[4];
 #pragma GCC unroll 4
         for (int j = 0; j < 4; ++j) {
@@ -582,11 +582,13 @@ void add_group_moments_in(double* sums, double* squares, const uint32_t* values,
         F64x4 square = eights[0] * eights[0];
 #pragma GCC unroll 4
         for (int j = 1; j < 4; ++j) square = fma(eights[j], eights[j], square);
-        store(squares + first + half, load<F64x4>(squares + first + half) + square);
+        store(squares + half, load<F64x4>(squares + half) + square);
         const F64x4 sum = (eights[0] + eights[1]) + (eights[2] + eights[3]);
-        store(sums + first + half, load<F64x4>(sums + first + half) + sum);
+        store(sums + half, load<F64x4>(sums + half) + sum);
       }
     }
+    sums += kMomentParts;
+    squares += kMomentParts;
   }
 }
 void add_group_moments(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
@@ -621,9 +623,11 @@ void add_short_moments_in(double* sums, double* squares, const uint32_t* values,
         if (kMasked) eight &= load<U32x8>(mask + i + 8 * j);
         v[j] = bits<F32x8>(eight);
       }
-      add_to(sums + first, (v[0] + v[2]) + (v[1] + v[3]));
-      add_to(squares + first, fma(v[2], v[2], v[0] * v[0]) + fma(v[3], v[3], v[1] * v[1]));
+      add_to(sums, (v[0] + v[2]) + (v[1] + v[3]));
+      add_to(squares, fma(v[2], v[2], v[0] * v[0]) + fma(v[3], v[3], v[1] * v[1]));
     }
+    sums += kMomentParts;
+    squares += kMomentParts;
   }
 }
 void add_short_moments(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
@@ -634,10 +638,10 @@ void add_short_moments(double* sums, double* squares, const uint32_t* values, co
     add_short_moments_in<false>(sums, squares, values, nullptr, group, lanes);
   }
 }
-void fold_moments(double* totals, int group, int64_t lanes) {
-  for (int64_t i = 0; i < lanes; i += group) {
-    const double* t = totals + i;
-    totals[i] = ((t[0] + t[1]) + (t[2] + t[3])) + ((t[4] + t[5]) + (t[6] + t[7]));
+void fold_moments(double* totals, int64_t groups) {
+  for (int64_t i = 0; i < groups; i++) {
+    double* t = totals + i * kMomentParts;
+    t[0] = ((t[0] + t[1]) + (t[2] + t[3])) + ((t[4] + t[5]) + (t[6] + t[7]));
   }
 }
 

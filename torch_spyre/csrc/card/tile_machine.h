@@ -55,8 +55,8 @@ struct TileView {
   uint32_t still = 0;        // bit by register: the same in all groups, of which the first is there
 };
 
-// What a reduction has gathered for the kept points of a tile, by lane; of EXX2 (where lanes are
-// reduced) the first 8 lanes of each group.
+// What a reduction has gathered for the kept points of a tile, by lane; of EXX2, where lanes are
+// reduced, kMomentParts of each group.
 struct TotalsAt {
   uint32_t* lanes;
   double *sums, *squares;
