@@ -121,7 +121,8 @@ TEST(codes_are_decoded_and_encoded_as_the_format_says) {
     for (int half = 0; half < 2; half++) {
       const int value = record_decode(code, code.load(VectorOp::LOAD_CODES, codes, half), ordinary);
       code.store(VectorOp::STORE_LANES, lanes, half, value);
-      encoded[half] = record_encode(code, value, ordinary, ordinary);
+      encoded[half] = ordinary ? record_encode_scaled(code, record_scaled_down(code, value), true)
+                               : record_encode(code, value);
     }
     code.store(VectorOp::STORE_CODES, again, 0, encoded[0], encoded[1]);
     const auto compiled = compile_vectors(code, kLanes);
@@ -152,7 +153,7 @@ TEST(rounding_and_encoding_of_any_float32_is_that_of_the_format) {
   for (int half = 0; half < 2; half++) {
     const int value = code.load(VectorOp::LOAD_LANES, lanes, half);
     code.store(VectorOp::STORE_LANES, rounded, half, record_round(code, value, false));
-    encoded[half] = record_encode(code, value, false, false);
+    encoded[half] = record_encode(code, value);
   }
   code.store(VectorOp::STORE_CODES, codes, 0, encoded[0], encoded[1]);
   const auto compiled = compile_vectors(code, kLanes);
@@ -374,6 +375,18 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
       {{{SPREAD, 1, 0}, {SUB, 0, 0, 1}, {SPREAD, 2, 1}, {MUL, 0, 0, 2}, {STORE, 1, 0}}}};
   TileSpec short_moments = moments;
   short_moments.reductions = {{5, 0, 0}};
+  // The same times w plus v: a layer norm, but for its root.
+  TileSpec norm = short_moments;
+  norm.operands = scaled.operands;
+  norm.further = {{{{SPREAD, 1, 0},
+                    {SUB, 0, 0, 1},
+                    {SPREAD, 2, 1},
+                    {MUL, 0, 0, 2},
+                    {LOAD, 1, 1},
+                    {MUL, 0, 0, 1},
+                    {LOAD, 2, 2},
+                    {ADD, 0, 0, 2},
+                    {STORE, 3, 0}}}};
   // x * w * w, where w is one value for all, and one for each row: the code may rely on the former
   // only.
   TileSpec by_constant = swiglu;
@@ -383,8 +396,8 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
   TileSpec by_row = by_constant;
   by_row.operands[1].strides = {128, 0};
   for (const TileSpec& spec :
-       {softmax, swiglu, scaled, moments, short_moments, by_constant, by_row}) {
-    for (int kind = 0; kind < 4; kind++) {
+       {softmax, swiglu, scaled, moments, short_moments, norm, by_constant, by_row}) {
+    for (int kind = 0; kind < 5; kind++) {
       std::mt19937 random(kind);
       std::normal_distribution<float> normal;
       Rig rig;
@@ -395,6 +408,9 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
           float number = normal(random);
           if (kind == 2 && row % 50 > 40) number *= 0x1p-12f;
           if (kind == 3 && argument == 1 && row > 150) number *= 0x1p-16f;
+          // Operands are ordinary, results around the smallest number of the format.
+          if (kind == 4 && argument == 1) number = (1.0f + std::fabs(number)) * 0x1p-30f;
+          if (kind == 4 && argument == 2) number = i % 3 == 0 ? 0.0f : 0x1p-30f * (i % 5 - 2);
           codes[i] = encode_dlfloat16(number);
           if (kind == 1 && row > 20 && random() % 1000 == 0) {
             codes[i] = static_cast<uint16_t>(random());

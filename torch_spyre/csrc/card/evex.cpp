@@ -102,11 +102,11 @@ void Assembler::jump(size_t target) {
   byte(0xe9);
   word(static_cast<int32_t>(static_cast<int64_t>(target) - static_cast<int64_t>(position() + 4)));
 }
-void Assembler::test_mask(int mask) {
+void Assembler::test_masks(int mask, int other) {
   byte(0xc5);
   byte(0xf8);
   byte(0x98);
-  byte(0xc0 | mask << 3 | mask);
+  byte(0xc0 | mask << 3 | other);
 }
 void Assembler::test_long_mask(int mask) {
   byte(0xc4);

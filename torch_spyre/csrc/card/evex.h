@@ -19,14 +19,19 @@ struct Encoding {
 };
 constexpr Encoding kAddPs{0, 1, 0, 0x58}, kMulPs{0, 1, 0, 0x59}, kSubPs{0, 1, 0, 0x5c},
     kMinPs{0, 1, 0, 0x5d}, kDivPs{0, 1, 0, 0x5e}, kMaxPs{0, 1, 0, 0x5f}, kSqrtPs{0, 1, 0, 0x51};
-// The first operand is also the result: 213: a = b * a + c, 231: a = b * c + a.
+// The first operand is also the result: 213: a = b * a + c, 231: a = b * c + a; less the sum
+// (kFms), the sum less the product (kFnma).
 constexpr Encoding kFma213Ps{1, 2, 0, 0xa8}, kFma231Ps{1, 2, 0, 0xb8};
+constexpr Encoding kFms213Ps{1, 2, 0, 0xaa}, kFms231Ps{1, 2, 0, 0xba};
+constexpr Encoding kFnma213Ps{1, 2, 0, 0xac}, kFnma231Ps{1, 2, 0, 0xbc};
 constexpr Encoding kAddD{1, 1, 0, 0xfe}, kSubD{1, 1, 0, 0xfa}, kAndD{1, 1, 0, 0xdb},
     kOrD{1, 1, 0, 0xeb}, kXorD{1, 1, 0, 0xef}, kMulD{1, 2, 0, 0x40}, kMinSD{1, 2, 0, 0x39},
     kMaxSD{1, 2, 0, 0x3d};
 constexpr Encoding kShiftD{1, 1, 0, 0x72};  // the kind of shift is in the place of a register
 constexpr Encoding kTernaryLogicD{1, 3, 0, 0x25};
 constexpr Encoding kComparePs{0, 1, 0, 0xc2}, kCompareD{1, 3, 0, 0x1f}, kTestD{1, 2, 0, 0x27};
+constexpr Encoding kClassPs{1, 3, 0, 0x66};  // which kinds of numbers it looks for is the byte
+constexpr int kSubnormal = 0x20;
 constexpr Encoding kBlendPs{1, 2, 0, 0x65}, kMoveD{1, 1, 0, 0x6f}, kMaskToLanes{2, 2, 0, 0x38};
 constexpr Encoding kLoadPs{0, 1, 0, 0x10}, kStorePs{0, 1, 0, 0x11}, kBroadcast{1, 2, 0, 0x18},
     kLoadCodes{1, 2, 0, 0x23};  // 16 words to 16 lanes, with their sign
@@ -78,8 +83,8 @@ class Assembler {
   void decrement(int reg);
   void jump_if_not_zero(size_t target);
   void jump(size_t target);
-  // Sets the zero flag where no bit of the mask is set.
-  void test_mask(int mask);
+  // Sets the zero flag where no bit of the masks is set.
+  void test_masks(int mask, int other);
   void test_long_mask(int mask);  // of 32 bits
   // A jump whose target is not known yet; resolve() says it.
   size_t jump_if_not_zero_later();

@@ -27,7 +27,8 @@ struct Bounds {
 
   // Neither a lane nor what it is rounded to leaves the range of DLFloat16; with some room, since
   // bounds themselves are computed in float32.
-  bool keeps_in_range() const { return least >= 0x1p-30f && most <= 0x1p32f; }
+  bool keeps_in_range() const { return least >= 0x1p-30f && keeps_below_limit(); }
+  bool keeps_below_limit() const { return most <= 0x1p32f; }
 
   void include(const Bounds& other) {
     least = std::min(least, other.least);

@@ -156,8 +156,9 @@ bool TileCode::know_operands(const TileView& tile, Workspace& space, Knowledge& 
 }
 
 // Whether everything that is decoded, rounded or encoded keeps in the range of DLFloat16.
-bool TileCode::stays_ordinary(const Workspace& space, Knowledge& knowledge) const {
+TileCode::Range TileCode::range_of(const Workspace& space, Knowledge& knowledge) const {
   Bounds* registers = knowledge.registers;
+  Range range = Range::ORDINARY;
   for (const Stream& stream : streams_) {
     if (stream.source == Source::REGISTER) registers[stream.number] = space.bounds[stream.number];
   }
@@ -184,10 +185,10 @@ bool TileCode::stays_ordinary(const Workspace& space, Knowledge& knowledge) cons
     Bounds exact;
     bool then_round = in.then_round;
     const float nearness = nearness_of(in.opcode);
-    if (nearness > 0 && !(registers[in.a].most <= nearness)) return false;
+    if (nearness > 0 && !(registers[in.a].most <= nearness)) range = Range::NOT_LARGE;
     if (divides_[&in - instructions_.data()] &&
         !(registers[in.a].coarse && space.result_bounds[in.b].coarse)) {
-      return false;
+      range = Range::NOT_LARGE;
     }
     switch (in.opcode) {
       case LOAD:
@@ -195,7 +196,9 @@ bool TileCode::stays_ordinary(const Workspace& space, Knowledge& knowledge) cons
         continue;
       case STORE:
         // Lanes that are not codes are stored as they are.
-        if (codes_[in.destination] && !registers[in.a].keeps_in_range()) return false;
+        if (!codes_[in.destination] || registers[in.a].keeps_in_range()) continue;
+        if (!registers[in.a].keeps_below_limit()) return Range::ANY;
+        range = Range::NOT_LARGE;
         continue;
       case SPREAD:
         registers[in.destination] = space.result_bounds[in.a];
@@ -213,12 +216,13 @@ bool TileCode::stays_ordinary(const Workspace& space, Knowledge& knowledge) cons
       }
     }
     if (then_round) {
-      if (!exact.keeps_in_range()) return false;
+      if (!exact.keeps_below_limit()) return Range::ANY;
+      if (!exact.keeps_in_range()) range = Range::NOT_LARGE;
       if (!exact.coarse) exact = exact.rounded();
     }
     registers[in.destination] = exact;
   }
-  return true;
+  return range;
 }
 
 bool TileCode::runs_everywhere(const Machine& machine) const {
@@ -239,9 +243,13 @@ bool TileCode::run(const TileView& tile, Workspace& space, std::span<const Total
     return stream.source != Source::OPERAND || !loaded_[stream.number] || !codes_[stream.number] ||
            knowledge.operands[stream.number].keeps_in_range();
   });
-  const bool ordinary = in_range && ordinary_ != nullptr && stays_ordinary(space, knowledge);
-  const bool checked = in_range && checked_ != nullptr;
-  run_parts(ordinary ? *ordinary_ : checked ? *checked_ : *any_, tile, space, totals);
+  const Range range = in_range ? range_of(space, knowledge) : Range::ANY;
+  const bool ordinary = range == Range::ORDINARY && ordinary_ != nullptr;
+  const CompiledVectors* code = any_.get();
+  if (in_range && checked_ != nullptr) code = checked_.get();
+  if (range == Range::NOT_LARGE && not_large_ != nullptr) code = not_large_.get();
+  if (ordinary) code = ordinary_.get();
+  run_parts(*code, tile, space, totals);
   for (int reg : lasting_) space.bounds[reg] = ordinary ? knowledge.registers[reg] : Bounds{};
   if (ordinary && guarded_ != nullptr && !has_assumptions(space)) {
     assume_for_next(space, knowledge);
@@ -265,7 +273,7 @@ bool TileCode::run_guarded(const TileView& tile, Workspace& space,
     return stream.source != Source::OPERAND || !loaded_[stream.number] || !codes_[stream.number] ||
            knowledge.operands[stream.number].keeps_in_range();
   });
-  if (!in_range || !stays_ordinary(space, knowledge)) return false;
+  if (!in_range || range_of(space, knowledge) != Range::ORDINARY) return false;
   const int64_t cold = run_parts(*guarded_, tile, space, totals);
   for (int reg : lasting_) space.bounds[reg] = cold == 0 ? knowledge.registers[reg] : Bounds{};
   for (int operand : guards_) {
@@ -307,7 +315,7 @@ void TileCode::assume_for_next(Workspace& space, Knowledge& knowledge) const {
       bounds.most = decode_dlfloat16(encode_dlfloat16(bounds.most * std::min(room, 1.25f)));
       if (!bounds.keeps_in_range()) bounds = knowledge.operands[operand];
     }
-    if (room > 1.0f && !stays_ordinary(space, wider)) continue;
+    if (room > 1.0f && range_of(space, wider) != Range::ORDINARY) continue;
     for (int operand : guards_) {
       space.operand_assumptions[operand] = wider.operands[operand];
       space.operands_assumed |= 1u << operand;

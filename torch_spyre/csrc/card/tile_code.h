@@ -4,9 +4,10 @@
 // A list of instructions is translated in several forms. The first is for tiles whose magnitudes,
 // as bounds of their operands show, never leave the range of DLFloat16: there decoding, rounding
 // and encoding are a few operations. The next one is the same for bounds that operands had in an
-// earlier tile and may have again: it looks at their codes as it goes. The third is for tiles whose
-// operands are in range, and looks whether results are. Lanes where one of them sees something else
-// are computed by the last form, which is for everything. Reductions can be part of the code. What
+// earlier tile and may have again: it looks at their codes as it goes. The third is for tiles where
+// bounds show that nothing is too large, and looks whether something is too small; the fourth one
+// looks for both. Lanes where one of them sees something else are computed by the last form, which
+// is for everything. Reductions can be part of the code. What
 // cannot be translated (rare instructions and formats, the ends of operands that stop inside of a
 // tile) is left to the interpreter.
 //
@@ -74,7 +75,9 @@ class TileCode {
   void assume_for_next(Workspace& space, Knowledge& knowledge) const;
   void note_exceptions(int64_t cold, const TileView& tile, Workspace& space) const;
   bool has_assumptions(const Workspace& space) const;
-  bool stays_ordinary(const Workspace& space, Knowledge& knowledge) const;
+  // What bounds show: that all is ordinary, that nothing is too large, or neither.
+  enum class Range : int8_t { ORDINARY, NOT_LARGE, ANY };
+  Range range_of(const Workspace& space, Knowledge& knowledge) const;
   bool has_fixed_splats(const TileView& tile) const;
   // Returns how often a guard led to the form for everything.
   int64_t run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
@@ -89,7 +92,7 @@ class TileCode {
   std::vector<int> guards_;         // operands whose codes the guarded form looks at
   bool depends_on_guards_ = false;  // on nothing else, but for splats
   std::vector<bool> divides_;  // by instruction: it multiplies with a reciprocal in ordinary forms
-  std::unique_ptr<CompiledVectors> ordinary_, guarded_, checked_, any_;
+  std::unique_ptr<CompiledVectors> ordinary_, guarded_, not_large_, checked_, any_;
 };
 
 }  // namespace spyre::card

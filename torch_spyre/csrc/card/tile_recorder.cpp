@@ -221,8 +221,8 @@ I32x8 encode_scaled(const F32x8& value, bool coarse) {
   return upper_half(coarse ? scaled : scaled + Dlfloat16::kHalfUlp);
 }
 
-I32x8 encode_ordinary(const F32x8& value, bool coarse) {
-  return encode_scaled(value * splat(kDown), coarse);
+F32x8 scaled_down(const F32x8& value) {
+  return F32x8(record(VectorOp::MUL, value.value, splat(kDown).value, -1, 1));
 }
 
 // As in dlfloat16.h.
@@ -308,17 +308,19 @@ int record_round(VectorCode& code, int value, bool ordinary) {
   return (ordinary ? simd_recorded::round_ordinary(lanes) : simd_recorded::round_any(lanes)).value;
 }
 
-int record_encode(VectorCode& code, int value, bool ordinary, bool coarse) {
+int record_encode(VectorCode& code, int value) {
   const RecordingScope scope(code);
-  const auto lanes = simd_recorded::lanes(value);
-  return (ordinary ? simd_recorded::encode_ordinary(lanes, coarse)
-                   : simd_recorded::encode_any(lanes))
-      .value;
+  return simd_recorded::encode_any(simd_recorded::lanes(value)).value;
 }
 
 int record_scaled(VectorCode& code, int codes) {
   const RecordingScope scope(code);
   return simd_recorded::scaled_of(simd_recorded::integers(codes)).value;
+}
+
+int record_scaled_down(VectorCode& code, int value) {
+  const RecordingScope scope(code);
+  return simd_recorded::scaled_down(simd_recorded::lanes(value)).value;
 }
 
 int record_encode_scaled(VectorCode& code, int scaled, bool coarse) {

@@ -21,12 +21,15 @@ float nearness_of(int opcode);
 
 // Codes of DLFloat16, as LOAD_CODES gives them, to float32; rounding; and codes again, in the upper
 // halves of the lanes. `ordinary`: all are zero or of magnitudes from 2^-30 to 2^32, before and
-// after rounding. `coarse`: they need no rounding.
+// after rounding.
 int record_decode(VectorCode& code, int codes, bool ordinary);
 int record_round(VectorCode& code, int value, bool ordinary);
-int record_encode(VectorCode& code, int value, bool ordinary, bool coarse);
-// The same of ordinary numbers times 2^-96, which a code is as it stands.
+int record_encode(VectorCode& code, int value);
+// Ordinary numbers times 2^-96, which a code is as it stands: of codes, of lanes, and codes again.
+// `coarse`: they need no rounding. Where an ordinary number is not zero it is not subnormal then;
+// smaller ones are, or they are zero as their code is.
 int record_scaled(VectorCode& code, int codes);
+int record_scaled_down(VectorCode& code, int value);
 int record_encode_scaled(VectorCode& code, int scaled, bool coarse);
 
 }  // namespace spyre::card

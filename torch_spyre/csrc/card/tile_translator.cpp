@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "tile_code.h"
 #include "tile_recorder.h"
@@ -39,7 +40,7 @@ struct Untranslatable {};
 }  // namespace
 
 // How much is known of magnitudes; see tile_code.h.
-enum class TileForm { ORDINARY, GUARDED, CHECKED, ANY };
+enum class TileForm { ORDINARY, GUARDED, NOT_LARGE, CHECKED, ANY };
 
 class TileTranslator {
  public:
@@ -66,11 +67,12 @@ class TileTranslator {
         store_lanes(stream(TileCode::Source::REGISTER, reg, kLanesBytes), rounded(reg).value);
       }
     }
-    if (form_ == TileForm::CHECKED) {
-      code_.guard(is_outside());
+    if (is_checked()) {
+      guard();
       for (const auto& effect : late_) effect();
     }
     code_.drop_unused();
+    code_.fold_scaling();
     return std::move(code_);
   }
 
@@ -191,7 +193,7 @@ class TileTranslator {
   }
 
   bool is_ordinary() const { return form_ == TileForm::ORDINARY || form_ == TileForm::GUARDED; }
-  bool is_checked() const { return form_ == TileForm::CHECKED; }
+  bool is_checked() const { return form_ == TileForm::NOT_LARGE || form_ == TileForm::CHECKED; }
 
   Lanes& get(int reg) {
     Lanes& lanes = registers_[reg];
@@ -250,16 +252,28 @@ class TileTranslator {
     if (is_lane_format(operand.format)) return store_lanes(to, rounded(in.a).value);
     const Lanes& lanes = get(in.a);
     const bool coarse = lanes.coarse && !lanes.unrounded;
-    if (!coarse) watch(lanes.value);
-    const int codes = lanes.scaled >= 0
-                          ? record_encode_scaled(code_, lanes.scaled, coarse)
-                          : record_encode(code_, lanes.value, form_ != TileForm::ANY, coarse);
+    const int codes =
+        form_ == TileForm::ANY ? record_encode(code_, lanes.value) : encode_in_range(lanes, coarse);
     if (half_ == 0) {
       first_halves_[at] = codes;
       return;
     }
     const int first = first_halves_.at(at);
     effect([this, to, first, codes] { code_.store(VectorOp::STORE_CODES, to, 0, first, codes); });
+  }
+  int encode_in_range(const Lanes& lanes, bool coarse) {
+    const int scaled = lanes.scaled >= 0 ? lanes.scaled : record_scaled_down(code_, lanes.value);
+    if (!coarse && is_checked()) {
+      watch_large(lanes.value);
+      const int small = code_.make(VectorOp::IS_SUBNORMAL, scaled);
+      // Two masks are tested at once; there are few registers for them.
+      if (small_.size() < 2) {
+        small_.push_back(small);
+      } else {
+        small_[1] = code_.make(VectorOp::MASK_OR, small_[1], small);
+      }
+    }
+    return record_encode_scaled(code_, scaled, coarse);
   }
   void store_lanes(int to, int value) {
     effect(
@@ -304,7 +318,7 @@ class TileTranslator {
 
   // Done at once, or behind the guard.
   void effect(std::function<void()> what) {
-    if (form_ == TileForm::CHECKED) {
+    if (is_checked()) {
       late_.push_back(std::move(what));
     } else {
       what();
@@ -313,24 +327,38 @@ class TileTranslator {
 
   // Twice the bits of a magnitude, so that the sign is gone; less one, so that zero is large.
   void watch(int value) {
-    if (form_ != TileForm::CHECKED) return;
-    if (std::find(watched_.begin(), watched_.end(), value) != watched_.end()) return;
-    watched_.push_back(value);
-    const int twice = code_.make(VectorOp::INT_ADD, value, value);
-    const int less = code_.make(VectorOp::INT_ADD, twice, code_.constant(~0u));
-    most_ = most_ < 0 ? twice : code_.make(VectorOp::UINT_MAXIMUM, most_, twice);
+    if (!is_checked()) return;
+    watch_large(value);
+    if (!small_watched_.insert(value).second) return;
+    const int less = code_.make(VectorOp::INT_ADD, twice(value), code_.constant(~0u));
     least_ = least_ < 0 ? less : code_.make(VectorOp::UINT_MINIMUM, least_, less);
   }
-  // A mask of lanes that are not in the range of ordinary ones.
-  int is_outside() {
-    if (most_ < 0) throw Untranslatable{};  // nothing to look at
-    const auto twice = [](float x) { return 2 * std::bit_cast<uint32_t>(x); };
-    const int large = code_.make(VectorOp::UINT_COMPARE, code_.constant(twice(0x1p32f)), most_, -1,
-                                 static_cast<int>(Comparison::LESS_EQUAL));
-    const int small =
-        code_.make(VectorOp::UINT_COMPARE, least_, code_.constant(twice(0x1p-30f) - 1), -1,
-                   static_cast<int>(Comparison::LESS));
-    return code_.make(VectorOp::MASK_OR, large, small);
+  void watch_large(int value) {
+    if (form_ != TileForm::CHECKED || !large_watched_.insert(value).second) return;
+    most_ = most_ < 0 ? twice(value) : code_.make(VectorOp::UINT_MAXIMUM, most_, twice(value));
+  }
+  int twice(int value) { return code_.make(VectorOp::INT_ADD, value, value); }
+
+  // Lanes that are not in the range of ordinary ones.
+  void guard() {
+    const auto limit = [](float x) { return 2 * std::bit_cast<uint32_t>(x); };
+    std::vector<int> outside = small_;
+    if (most_ >= 0) {
+      outside.push_back(code_.make(VectorOp::UINT_COMPARE, code_.constant(limit(0x1p32f)), most_,
+                                   -1, static_cast<int>(Comparison::LESS_EQUAL)));
+    }
+    if (least_ >= 0) {
+      outside.push_back(code_.make(VectorOp::UINT_COMPARE, least_,
+                                   code_.constant(limit(0x1p-30f) - 1), -1,
+                                   static_cast<int>(Comparison::LESS)));
+    }
+    if (outside.empty()) throw Untranslatable{};  // nothing to look at
+    while (outside.size() > 2) {
+      const int last = outside.back();
+      outside.pop_back();
+      outside.back() = code_.make(VectorOp::MASK_OR, outside.back(), last);
+    }
+    code_.guard(outside[0], outside.size() > 1 ? outside[1] : -1);
   }
 
   // ---- Streams
@@ -371,8 +399,9 @@ class TileTranslator {
   std::map<size_t, int> first_halves_;
   std::map<int, int> first_moments_;
   std::vector<std::function<void()>> late_;
-  std::vector<int> watched_;
+  std::set<int> large_watched_, small_watched_;
   int most_ = -1, least_ = -1;  // of what is watched
+  std::vector<int> small_;      // masks of results that are too small
   int half_ = 0;
 };
 
@@ -538,10 +567,13 @@ std::shared_ptr<const TileCode> TileCode::translate(
       code->guarded_ = compile_vectors(shorter(TileForm::GUARDED), step.lanes, &any);
     }
     try {
-      code->checked_ =
-          compile_vectors(TileTranslator(step, *code, TileForm::CHECKED).run(), step.lanes, &any);
+      const auto with_looks = [&](TileForm form) {
+        return compile_vectors(TileTranslator(step, *code, form).run(), step.lanes, &any);
+      };
+      code->checked_ = with_looks(TileForm::CHECKED);
+      code->not_large_ = with_looks(TileForm::NOT_LARGE);
     } catch (const Untranslatable&) {
-      code->checked_ = nullptr;  // the form for everything does without
+      // Nothing to look at: the form for everything does without.
     }
   } catch (const Untranslatable&) {
     return nullptr;

@@ -16,6 +16,7 @@ bool is_mask(VectorOp op) {
     case VectorOp::INT_COMPARE:
     case VectorOp::UINT_COMPARE:
     case VectorOp::TEST:
+    case VectorOp::IS_SUBNORMAL:
     case VectorOp::MASK_AND:
     case VectorOp::MASK_OR:
     case VectorOp::MASK_NOT:
@@ -120,10 +121,11 @@ void VectorCode::add_moments(int sums, int squares, int a, int b, bool few_bits)
   stores_++;
 }
 
-void VectorCode::guard(int mask) {
+void VectorCode::guard(int mask, int other) {
   VectorValue v;
   v.op = VectorOp::GUARD;
   v.a = mask;
+  v.b = other;
   values_.push_back(v);
 }
 

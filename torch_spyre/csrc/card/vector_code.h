@@ -31,8 +31,8 @@ enum class VectorOp : uint8_t {
   // In memory: 8 sums in float64 of the 32 lanes of a and b, and in the second stream of squares.
   // imm 1: the lanes have few bits, and four are added in float32 before.
   ADD_MOMENTS,
-  // Leaves the code for that of the cold form, which begins anew with these lanes, where mask a has
-  // a bit. All stores follow it.
+  // Leaves the code for that of the cold form, which begins anew with these lanes, where mask a or
+  // b has a bit. All stores follow it.
   GUARD,
   // Likewise where one of the 32 codes of a stream is neither zero nor of a magnitude inside of
   // limits, which the frame has.
@@ -40,9 +40,11 @@ enum class VectorOp : uint8_t {
   // float32
   ADD,
   SUB,
-  MUL,
+  MUL,  // imm 1: with 2^-96, to encode what is in range
   DIV,
-  FMA,  // a * b + c, rounded once
+  FMA,   // a * b + c, rounded once
+  FMS,   // a * b - c
+  FNMA,  // c - a * b
   SQRT,
   MAX,       // a > b ? a : b
   MIN,       // a < b ? a : b
@@ -69,6 +71,7 @@ enum class VectorOp : uint8_t {
   INT_COMPARE,   // imm is a Comparison
   UINT_COMPARE,  // imm is a Comparison
   TEST,          // whether a and b have a bit in common
+  IS_SUBNORMAL,  // float32; zero is not
   MASK_AND,
   MASK_OR,
   MASK_NOT,
@@ -113,11 +116,14 @@ class VectorCode {
   int load(VectorOp op, int stream, int half);
   void store(VectorOp op, int stream, int half, int a, int b = -1);
   void add_moments(int sums, int squares, int a, int b, bool few_bits);
-  void guard(int mask);
+  void guard(int mask, int other = -1);
   void guard_codes(int stream, int limits);
 
   // Drops values that nobody stores.
   void drop_unused();
+  // Products with 2^96 and 2^-96, which decode and encode codes, become part of the sums next to
+  // them: vector_folds.cpp.
+  void fold_scaling();
 
   const std::vector<VectorValue>& values() const { return values_; }
   const std::vector<VectorStream>& streams() const { return streams_; }
@@ -128,6 +134,8 @@ class VectorCode {
 
   int add(const VectorValue& value);
   bool fold(VectorOp op, int a, int b, int imm, uint32_t& word) const;
+  bool is_product_with(int value, uint32_t word) const;
+  bool is_decoded(int value) const;
 
   std::vector<VectorValue> values_;
   std::vector<VectorStream> streams_;

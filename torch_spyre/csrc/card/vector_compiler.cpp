@@ -1,5 +1,9 @@
 #include "vector_compiler.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <climits>
@@ -21,6 +25,17 @@ void CompiledVectors::run(VectorFrame& frame) const {
 }
 
 #if defined(__x86_64__)
+
+// A thread may have been told to take subnormal numbers for zero (torch.set_flush_denormal); guards
+// look for them.
+void CompiledVectors::run_parts(VectorFrame& frame) const {
+  constexpr unsigned kZeroForSubnormal = _MM_FLUSH_ZERO_MASK | 0x40;
+  const unsigned before = _mm_getcsr();
+  const bool changes = (before & kZeroForSubnormal) != 0;
+  if (changes) _mm_setcsr(before & ~kZeroForSubnormal);
+  code_->entry<void (*)(VectorFrame*)>()(&frame);
+  if (changes) _mm_setcsr(before);
+}
 
 bool has_vector_compiler() {
   static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -359,14 +374,14 @@ class Compiler {
   }
 
   // The sum's register is the result's, or else that of a factor.
-  void fma(int at) {
+  void fma(int at, const Encoding& onto_factor, const Encoding& onto_sum) {
     const VectorValue& v = values()[at];
     if (dies(v.c, at) && v.c != v.a && v.c != v.b) {
       int a = v.a, b = v.b;
       if (code_->is_constant(a)) std::swap(a, b);
       const int to = where_.at(v.c);
       const int first = in_register(a);
-      as_.vector(kFma231Ps, to, first, operand(b));
+      as_.vector(onto_sum, to, first, operand(b));
       free_inputs(at, v.c);
       place(at, to);
       return;
@@ -385,7 +400,7 @@ class Compiler {
       to = registers_.take();
       move_into(to, a);
     }
-    as_.vector(kFma213Ps, to, second, operand(v.c));
+    as_.vector(onto_factor, to, second, operand(v.c));
     free_inputs(at, reuses ? a : -1);
     place(at, to);
   }
@@ -576,7 +591,7 @@ class Compiler {
       case VectorOp::ADD_MOMENTS:
         return v.imm != 0 ? add_short_moments(at) : add_moments(at);
       case VectorOp::GUARD:
-        as_.test_mask(where_.at(v.a));
+        as_.test_masks(where_.at(v.a), where_.at(v.b < 0 ? v.a : v.b));
         guards_.push_back({iteration_, as_.jump_if_not_zero_later()});
         return free_inputs(at);
       case VectorOp::GUARD_CODES:
@@ -590,7 +605,11 @@ class Compiler {
       case VectorOp::DIV:
         return binary(at, kDivPs, false);
       case VectorOp::FMA:
-        return fma(at);
+        return fma(at, kFma213Ps, kFma231Ps);
+      case VectorOp::FMS:
+        return fma(at, kFms213Ps, kFms231Ps);
+      case VectorOp::FNMA:
+        return fma(at, kFnma213Ps, kFnma231Ps);
       case VectorOp::SQRT:
         return unary(at, kSqrtPs);
       case VectorOp::MAX:
@@ -658,6 +677,12 @@ class Compiler {
         return keep(at);
       case VectorOp::TEST:
         return test(at);
+      case VectorOp::IS_SUBNORMAL: {
+        const VectorOperand input = operand(v.a);
+        free_inputs(at);
+        place(at, masks_.take());
+        return as_.vector_imm(kClassPs, where_[at], 0, input, kSubnormal);
+      }
       case VectorOp::ADD_WHERE:
         return combine_where(at, kAddD);
       case VectorOp::MAXIMUM_WHERE:
@@ -738,6 +763,7 @@ std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
 
 #else
 
+void CompiledVectors::run_parts(VectorFrame&) const {}
 bool has_vector_compiler() { return false; }
 std::unique_ptr<CompiledVectors> compile_vectors(VectorCode, int, const VectorCode*) {
   return nullptr;

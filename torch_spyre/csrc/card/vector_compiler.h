@@ -56,7 +56,7 @@ class CompiledVectors {
       : code_(std::move(code)), streams_(streams) {}
 
   // At least one part.
-  void run_parts(VectorFrame& frame) const { code_->entry<void (*)(VectorFrame*)>()(&frame); }
+  void run_parts(VectorFrame& frame) const;
   // One part, from the frame's own groups and streams.
   void run(VectorFrame& frame) const;
   size_t bytes() const { return code_->bytes(); }
