@@ -18,7 +18,8 @@ void Assembler::prefix(const Encoding& e, int first, int second, const VectorOpe
   byte(0x62);
   byte((!r << 7) | (!x << 6) | (!b << 5) | (!r_high << 4) | e.map);
   byte((e.w << 7) | ((~second & 15) << 3) | 4 | e.prefix);
-  byte((zero << 7) | (2 << 5) | (last.broadcast << 4) | (!(second >> 4 & 1) << 3) | mask);
+  byte((zero << 7) | ((e.lower_half ? 1 : 2) << 5) | (last.broadcast << 4) |
+       (!(second >> 4 & 1) << 3) | mask);
   byte(e.opcode);
 }
 
@@ -122,6 +123,15 @@ size_t Assembler::jump_if_not_zero_later() {
 void Assembler::resolve(size_t jump) {
   const auto distance = static_cast<int32_t>(position() - jump);
   std::memcpy(bytes_.data() + jump - 4, &distance, 4);
+}
+void Assembler::prefetch(int base, int32_t displacement) {
+  constexpr int kToL2 = 2;
+  if (base >= R8) byte(0x41);
+  byte(0x0f);
+  byte(0x18);
+  byte(0x80 | kToL2 << 3 | (base & 7));
+  if ((base & 7) == RSP) byte(0x24);
+  word(displacement);
 }
 void Assembler::vzeroupper() {
   byte(0xc5);

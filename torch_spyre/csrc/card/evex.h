@@ -13,9 +13,12 @@ namespace spyre::card {
 enum Gpr : int { RAX = 0, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15 };
 
 // An instruction: its prefix (0: none, 1: 66, 2: F3, 3: F2), its map (1: 0F, 2: 0F38, 3: 0F3A),
-// the W bit, the opcode.
+// the W bit, the opcode; whether it is of the lower half of registers only.
 struct Encoding {
   uint8_t prefix, map, w, opcode;
+  bool lower_half = false;
+
+  constexpr Encoding of_lower_half() const { return {prefix, map, w, opcode, true}; }
 };
 constexpr Encoding kAddPs{0, 1, 0, 0x58}, kMulPs{0, 1, 0, 0x59}, kSubPs{0, 1, 0, 0x5c},
     kMinPs{0, 1, 0, 0x5d}, kDivPs{0, 1, 0, 0x5e}, kMaxPs{0, 1, 0, 0x5f}, kSqrtPs{0, 1, 0, 0x51};
@@ -89,6 +92,7 @@ class Assembler {
   // A jump whose target is not known yet; resolve() says it.
   size_t jump_if_not_zero_later();
   void resolve(size_t jump);
+  void prefetch(int base, int32_t displacement);  // to the L2 cache
   void vzeroupper();
   void ret();
 

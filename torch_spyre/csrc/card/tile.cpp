@@ -3,6 +3,7 @@
 #include "tile.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <limits>
 #include <memory>
@@ -205,6 +206,7 @@ struct Bench {
   std::vector<uint32_t> rows;  // registers that last from phase to phase
   SpareTotals totals;
   const TileWalk* points_of = nullptr;  // whose reduced points are in the space, all of them
+  uint64_t run = 0;                     // whose assumptions are in the space
 };
 
 Bench& own_bench() {
@@ -411,7 +413,10 @@ void run_points(const Machine& machine, const TileTeam& team, int64_t first, int
   Odometer kept(walk.kept, step.operands.size(), true);
   kept.seek(first);
   space.use_lanes();
-  space.operands_assumed = space.fixed_known = 0;
+  // What a thread has seen in one task it may expect in the next one.
+  if (bench.run != machine.run) space.operands_assumed = 0;
+  bench.run = machine.run;
+  space.fixed_known = 0;
   space.assured = nullptr;
   bench.points_of = nullptr;
   for (int64_t at = first; at < last; at += most_groups) {
@@ -458,7 +463,8 @@ std::vector<Task> divide(const TileStep& step, int threads) {
 
 void run_tile(const TileStep& step, const RunContext& context, Simd simd, bool translated) {
   if (step.elements == 0 && !step.reduces()) return;
-  Machine machine{step, context, tile_table(simd), convert_table(simd), {}, translated};
+  static std::atomic<uint64_t> runs{0};
+  Machine machine{step, context, tile_table(simd), convert_table(simd), {}, translated, ++runs};
   const int cores = static_cast<int>(step.walk_of.size());
   machine.bases.reserve(cores * step.operands.size());
   for (int core = 0; core < cores; core++) {

@@ -20,6 +20,7 @@ struct Machine {
   const ConvertTable& convert;
   std::vector<std::byte*> bases;  // core * operands + operand
   bool translated = false;        // machine code is used where there is some
+  uint64_t run = 0;               // its number, so that threads know what they have seen of it
 
   std::byte* base(int core, int operand) const {
     return bases[core * step.operands.size() + operand];
@@ -156,7 +157,7 @@ struct alignas(64) Workspace {
   // Of operands, where they have been found for all points of a block: phases read them again.
   Bounds operand_bounds[kMaxTileOperands];
   uint32_t operands_known = 0;  // bit by operand
-  // Of operands in an earlier tile of the same task: what machine code may expect, and checks.
+  // Of operands in an earlier tile of the same run: what machine code may expect, and checks.
   Bounds operand_assumptions[kMaxTileOperands];
   uint32_t operands_assumed = 0;  // bit by operand
   // The code that stays ordinary with these assumptions in all tiles, if it is known.

@@ -35,6 +35,9 @@ bool moves(const TileStep& step, int operand) {
   });
 }
 
+// Whether it goes over blocks of rows, stick by stick.
+bool is_of_rows(const TileStep& step) { return !step.phases.empty() && step.reduces(); }
+
 struct Untranslatable {};
 
 }  // namespace
@@ -55,7 +58,7 @@ class TileTranslator {
   VectorCode run() {
     if (form_ == TileForm::GUARDED) {
       for (size_t i = 0; i < to_.guards_.size(); i++) {
-        code_.guard_codes(operand_stream(to_.guards_[i]), static_cast<int>(i));
+        code_.guard_codes(operand_stream(to_.guards_[i]), static_cast<int>(i), is_of_rows(step_));
       }
     }
     for (half_ = 0; half_ < 2; half_++) {
@@ -480,7 +483,8 @@ bool loads_what_it_stored(const TileStep& step, const std::vector<TileInstructio
 std::vector<int64_t> key_of(const TileStep& step, const std::vector<TileInstruction>& instructions,
                             const std::vector<int>& lasting,
                             const std::vector<TileReduction>& reductions) {
-  std::vector<int64_t> key{step.lanes, step.reduce_lanes, static_cast<int64_t>(lasting.size()),
+  std::vector<int64_t> key{step.lanes, step.reduce_lanes, is_of_rows(step),
+                           static_cast<int64_t>(lasting.size()),
                            static_cast<int64_t>(reductions.size())};
   key.insert(key.end(), lasting.begin(), lasting.end());
   for (const TileReduction& reduction : reductions) {

@@ -129,9 +129,10 @@ void VectorCode::guard(int mask, int other) {
   values_.push_back(v);
 }
 
-void VectorCode::guard_codes(int stream, int limits) {
+void VectorCode::guard_codes(int stream, int limits, bool fetches) {
   VectorValue v;
   v.op = VectorOp::GUARD_CODES;
+  v.imm = fetches ? 1 : 0;
   v.word = static_cast<uint32_t>(stream);
   v.second = limits;
   values_.push_back(v);

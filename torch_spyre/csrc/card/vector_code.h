@@ -35,7 +35,7 @@ enum class VectorOp : uint8_t {
   // b has a bit. All stores follow it.
   GUARD,
   // Likewise where one of the 32 codes of a stream is neither zero nor of a magnitude inside of
-  // limits, which the frame has.
+  // limits, which the frame has. imm 1: codes that are some rows further on are fetched.
   GUARD_CODES,
   // float32
   ADD,
@@ -117,7 +117,7 @@ class VectorCode {
   void store(VectorOp op, int stream, int half, int a, int b = -1);
   void add_moments(int sums, int squares, int a, int b, bool few_bits);
   void guard(int mask, int other = -1);
-  void guard_codes(int stream, int limits);
+  void guard_codes(int stream, int limits, bool fetches);
 
   // Drops values that nobody stores.
   void drop_unused();

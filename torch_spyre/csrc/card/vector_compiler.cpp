@@ -47,6 +47,10 @@ namespace {
 
 constexpr int kZmmRegisters = 32, kMaskRegisters = 8;
 constexpr int kLanesOfIteration = 32;
+// Code that looks at codes is the first to read them. So many bytes further on are those of rows
+// that a later block of a norm or a softmax will read: until then it jumps from stick to stick,
+// which processors do not expect.
+constexpr int kAhead = 8192;
 constexpr int kMostFixed = 16;  // registers for values that are the same in all groups
 constexpr int kFrame = RDI, kGroups = RSI, kScratch = RAX;
 // Those of streams; the last six belong to the caller.
@@ -142,16 +146,18 @@ struct FixedValues {
 
 class Compiler {
  public:
-  // Constants that have registers from kZmmRegisters - kept.size() on.
+  // Constants that have registers from kZmmRegisters - kept.size() on; streams of `totals` have
+  // those below.
   Compiler(const VectorCode& code, const VectorCode* cold, int lanes, std::vector<uint32_t> kept,
-           bool keeps_halves, const FixedValues& fixed)
+           bool keeps_halves, const FixedValues& fixed, const std::vector<int>& totals)
       : hot_(code),
         cold_(cold),
         lanes_(lanes),
         kept_(std::move(kept)),
         fixed_(fixed),
-        free_(kZmmRegisters - static_cast<int>(kept_.size()) - (keeps_halves ? 1 : 0) -
-              fixed.registers(lanes)),
+        totals_(totals),
+        free_(kZmmRegisters - static_cast<int>(kept_.size() + totals.size()) -
+              (keeps_halves ? 1 : 0) - fixed.registers(lanes)),
         halves_(keeps_halves ? free_ + fixed.registers(lanes) : -1),
         registers_(0, free_),
         masks_(1, kMaskRegisters) {}
@@ -171,10 +177,12 @@ class Compiler {
     emit_start(streams, pointers);
     emit_fixed();
     const size_t loop = as_.position();
+    for_totals([&](int reg, const VectorOperand& place) { as_.vector(kLoadPs, reg, 0, place); });
     for (iteration_ = 0; iteration_ < iterations(); iteration_++) {
       emit_iteration(hot_);
       ends_.push_back(as_.position());
     }
+    for_totals([&](int reg, const VectorOperand& place) { as_.vector(kStorePs, reg, 0, place); });
     for (size_t i = 0; i < streams; i++) {
       const int32_t at = offset_of_stream(static_cast<int>(i));
       const int32_t step = at + static_cast<int32_t>(offsetof(VectorFrame::Stream, step));
@@ -225,6 +233,31 @@ class Compiler {
     as_.load(kGroups, kScratch, 0);
     as_.add_memory(kScratch, kFrame, offsetof(VectorFrame, bytes_of_start));
     as_.store(kScratch, kFrame, offsetof(VectorFrame, starts));
+  }
+
+  // Sums of moments that are in registers while the lanes of a group are added to them.
+  template <class Do>
+  void for_totals(Do&& act) {
+    code_ = &hot_;
+    iteration_ = 0;
+    for (int stream : totals_) act(register_of_total(stream), memory(stream, 0));
+  }
+  int register_of_total(int stream) const {
+    const auto at = std::find(totals_.begin(), totals_.end(), stream);
+    if (at == totals_.end()) return -1;
+    return kZmmRegisters - static_cast<int>(kept_.size() + totals_.size()) +
+           static_cast<int>(at - totals_.begin());
+  }
+  // `value`'s register is free to change.
+  void add_to_total(int stream, int value) {
+    const int total = register_of_total(stream);
+    if (total >= 0) {
+      as_.vector(kAddPd, total, total, VectorOperand::reg(value));
+      return;
+    }
+    const VectorOperand place = memory(stream, 0);
+    as_.vector(kAddPd, value, value, place);
+    as_.vector(kStorePs, value, 0, place);
   }
 
   // Values of the hot form that are the same in all groups, by iteration: from free_ on.
@@ -508,20 +541,15 @@ class Compiler {
       }
     }
     const int sum = registers_.take(), other = registers_.take();
-    const auto add_to_memory = [&](uint32_t stream, int value) {
-      const VectorOperand place = memory(static_cast<int>(stream), 0);
-      as_.vector(kAddPd, value, value, place);
-      as_.vector(kStorePs, value, 0, place);
-    };
     as_.vector(kMulPd, sum, eights[0], VectorOperand::reg(eights[0]));
     for (int i = 1; i < 4; i++) {
       as_.vector(kFma231Pd, sum, eights[i], VectorOperand::reg(eights[i]));
     }
-    add_to_memory(static_cast<uint32_t>(v.second), sum);
+    add_to_total(v.second, sum);
     as_.vector(kAddPd, sum, eights[0], VectorOperand::reg(eights[1]));
     as_.vector(kAddPd, other, eights[2], VectorOperand::reg(eights[3]));
     as_.vector(kAddPd, sum, sum, VectorOperand::reg(other));
-    add_to_memory(v.word, sum);
+    add_to_total(static_cast<int>(v.word), sum);
     for (int reg : eights) registers_.give(reg);
     registers_.give(sum);
     registers_.give(other);
@@ -532,27 +560,27 @@ class Compiler {
     const VectorValue& v = values()[at];
     const int a = in_register(v.a), b = in_register(v.b);
     const int sum = registers_.take(), square = registers_.take(), upper = registers_.take();
-    const auto add_to_memory = [&](uint32_t stream, int value) {
-      const VectorOperand place = memory(static_cast<int>(stream), 0);
+    const auto add = [&](int stream, int value) {
       as_.vector_imm(kUpperLanes, value, 0, VectorOperand::reg(upper), 1);
-      as_.vector(kAddPs, value, value, VectorOperand::reg(upper));
+      as_.vector(kAddPs.of_lower_half(), value, value, VectorOperand::reg(upper));
       as_.vector(kToDoubles, value, 0, VectorOperand::reg(value));
-      as_.vector(kAddPd, value, value, place);
-      as_.vector(kStorePs, value, 0, place);
+      add_to_total(stream, value);
     };
     as_.vector(kMulPs, square, a, VectorOperand::reg(a));
     as_.vector(kAddPs, sum, a, VectorOperand::reg(b));
     as_.vector(kFma231Ps, square, b, VectorOperand::reg(b));
-    add_to_memory(v.word, sum);
-    add_to_memory(static_cast<uint32_t>(v.second), square);
+    add(static_cast<int>(v.word), sum);
+    add(v.second, square);
     for (int reg : {sum, square, upper}) registers_.give(reg);
     free_inputs(at);
   }
 
   // Twice a code is twice its magnitude: the sign is gone.
-  void guard_codes(int stream, int number) {
+  void guard_codes(int stream, int number, bool fetches) {
     const int codes = registers_.take(), mask = masks_.take();
-    as_.vector(kLoadPs, codes, 0, memory(stream, 0));
+    const VectorOperand from = memory(stream, 0);
+    if (fetches) as_.prefetch(from.number, from.displacement + kAhead);
+    as_.vector(kLoadPs, codes, 0, from);
     as_.vector(kAddW, codes, codes, VectorOperand::reg(codes));
     as_.vector(kTestW, mask, codes, VectorOperand::reg(codes));
     as_.load(kScratch, kFrame, offsetof(VectorFrame, limits));
@@ -595,7 +623,7 @@ class Compiler {
         guards_.push_back({iteration_, as_.jump_if_not_zero_later()});
         return free_inputs(at);
       case VectorOp::GUARD_CODES:
-        return guard_codes(stream, v.second);
+        return guard_codes(stream, v.second, v.imm != 0);
       case VectorOp::ADD:
         return binary(at, kAddPs, true);
       case VectorOp::SUB:
@@ -697,8 +725,9 @@ class Compiler {
   const int lanes_;
   const std::vector<uint32_t> kept_;
   const FixedValues fixed_;
-  const int free_;    // registers that values can have
-  const int halves_;  // register with the numbers of upper halves, or -1
+  const std::vector<int> totals_;  // streams of moments that have registers
+  const int free_;                 // registers that values can have
+  const int halves_;               // register with the numbers of upper halves, or -1
   const VectorCode* code_ = nullptr;
   int iteration_ = 0;
   int most_used_ = 0;
@@ -727,6 +756,16 @@ std::vector<uint32_t> constants_by_use(const VectorCode& code) {
   return words;
 }
 
+std::vector<int> streams_of_moments(const VectorCode& code) {
+  std::vector<int> streams;
+  for (const VectorValue& v : code.values()) {
+    if (v.op != VectorOp::ADD_MOMENTS) continue;
+    streams.push_back(static_cast<int>(v.word));
+    streams.push_back(v.second);
+  }
+  return streams;
+}
+
 }  // namespace
 
 std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
@@ -739,19 +778,28 @@ std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
   }
   const bool halves = std::any_of(code.values().begin(), code.values().end(),
                                   [](const auto& v) { return v.op == VectorOp::STORE_CODES; });
-  std::vector<FixedValues> ways = {FixedValues::of(code), FixedValues::none(code)};
-  if (ways[0].used.empty() || ways[0].registers(lanes) > kMostFixed) ways.erase(ways.begin());
-  for (const FixedValues& fixed : ways) {
+  // What has registers for as long as the code runs, as long as there are enough.
+  struct Way {
+    FixedValues fixed;
+    std::vector<int> totals;
+  };
+  const FixedValues fixed = FixedValues::of(code), none = FixedValues::none(code);
+  const std::vector<int> totals = streams_of_moments(code);
+  std::vector<Way> ways;
+  if (!fixed.used.empty() && fixed.registers(lanes) <= kMostFixed) ways.push_back({fixed, totals});
+  ways.push_back({none, totals});
+  if (!totals.empty()) ways.push_back({none, {}});
+  for (const Way& way : ways) {
     try {
       // First without registers for constants: what is left over is theirs.
-      Compiler without(code, cold, lanes, {}, halves, fixed);
+      Compiler without(code, cold, lanes, {}, halves, way.fixed, way.totals);
       without.compile();
       std::vector<uint32_t> kept = constants_by_use(code);
-      const int room =
-          kZmmRegisters - (halves ? 1 : 0) - fixed.registers(lanes) - without.registers_used();
+      const int room = kZmmRegisters - (halves ? 1 : 0) - way.fixed.registers(lanes) -
+                       static_cast<int>(way.totals.size()) - without.registers_used();
       if (static_cast<int>(kept.size()) > room) kept.resize(std::max(room, 0));
-      std::unique_ptr<MachineCode> made =
-          MachineCode::make(Compiler(code, cold, lanes, std::move(kept), halves, fixed).compile());
+      std::unique_ptr<MachineCode> made = MachineCode::make(
+          Compiler(code, cold, lanes, std::move(kept), halves, way.fixed, way.totals).compile());
       if (made == nullptr) return nullptr;
       return std::make_unique<CompiledVectors>(std::move(made), code.streams().size());
     } catch (const OutOfRegisters&) {
