@@ -23,6 +23,7 @@ enum class VectorOp : uint8_t {
   // From memory: 16 codes of 16 bits with their sign in the upper half of the lane; 16 lanes; one
   // lane in all.
   LOAD_CODES,
+  LOAD_SHIFTED,  // codes shifted by 14, above bits that do not matter; of split lanes only
   LOAD_LANES,
   LOAD_SPLAT,
   // To memory: 16 lanes; the upper halves of the 32 lanes of a and b.
@@ -124,6 +125,12 @@ class VectorCode {
   // Products with 2^96 and 2^-96, which decode and encode codes, become part of the sums next to
   // them: vector_folds.cpp.
   void fold_scaling();
+  // Of 32 lanes a half is 16 neighbours, or, where they are split, every other one. Codes are
+  // decoded with fewer instructions then. It makes no difference to code that knows nothing of the
+  // places of its lanes.
+  bool can_split() const;
+  void split();
+  bool is_split() const { return split_; }
 
   const std::vector<VectorValue>& values() const { return values_; }
   const std::vector<VectorStream>& streams() const { return streams_; }
@@ -140,7 +147,8 @@ class VectorCode {
   std::vector<VectorValue> values_;
   std::vector<VectorStream> streams_;
   std::map<Key, int> known_;
-  int stores_ = 0;  // what is loaded after a store is another value
+  int stores_ = 0;      // what is loaded after a store is another value
+  bool split_ = false;  // how lanes are divided into halves
 };
 
 }  // namespace spyre::card

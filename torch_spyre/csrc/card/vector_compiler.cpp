@@ -9,6 +9,7 @@
 #include <climits>
 #include <map>
 
+#include "dlfloat16.h"
 #include "evex.h"
 
 namespace spyre::card {
@@ -96,8 +97,10 @@ class ConstantPool {
     return at->second;
   }
   // Word numbers that take the upper halves of 32 lanes.
-  ConstantPool() {
-    for (uint32_t i = 0; i < 16; i++) words_.push_back((4 * i + 1) | (4 * i + 3) << 16);
+  explicit ConstantPool(bool split) {
+    for (uint32_t i = 0; i < 16; i++) {
+      words_.push_back(split ? (2 * i + 1) | (2 * i + 33) << 16 : (4 * i + 1) | (4 * i + 3) << 16);
+    }
   }
   static constexpr int kUpperHalves = 0;
   const std::vector<uint32_t>& words() const { return words_; }
@@ -130,7 +133,8 @@ struct FixedValues {
         some = some || fixed.is_fixed[input];
         all = all && fixed.is_fixed[input];
       }
-      const bool loads = v.op == VectorOp::LOAD_CODES || v.op == VectorOp::LOAD_LANES;
+      const bool loads = v.op == VectorOp::LOAD_CODES || v.op == VectorOp::LOAD_SHIFTED ||
+                         v.op == VectorOp::LOAD_LANES;
       const bool computes = v.op >= VectorOp::ADD && v.op <= VectorOp::TAKE_BITS;
       fixed.is_fixed[i] = loads ? code.streams()[v.word].fixed : computes && some && all;
       for (int input : {v.a, v.b, v.c}) {
@@ -159,6 +163,7 @@ class Compiler {
         free_(kZmmRegisters - static_cast<int>(kept_.size() + totals.size()) -
               (keeps_halves ? 1 : 0) - fixed.registers(lanes)),
         halves_(keeps_halves ? free_ + fixed.registers(lanes) : -1),
+        pool_(code.is_split()),
         registers_(0, free_),
         masks_(1, kMaskRegisters) {}
 
@@ -525,6 +530,18 @@ class Compiler {
     registers_.give(packed);
   }
 
+  // Codes in the upper half of words, those of even lanes from the lower half, shifted right.
+  void load_split(int at, int by) {
+    const VectorValue& v = values()[at];
+    const auto shift = [&](ShiftKind kind, const VectorOperand& from, int bits) {
+      as_.vector_imm(kShiftD, static_cast<int>(kind), where_.at(at), from, bits);
+    };
+    const VectorOperand from = memory(static_cast<int>(v.word), 0);
+    take_result(at);
+    if (v.half == 0) shift(ShiftKind::LEFT, from, 16);
+    shift(ShiftKind::RIGHT_SIGNED, v.half == 0 ? VectorOperand::reg(where_.at(at)) : from, by);
+  }
+
   // Sums of 32 lanes as ((0 + 1) + (2 + 3)) of vectors of 8, squares one after another; then both
   // to what is in memory.
   void add_moments(int at) {
@@ -604,7 +621,10 @@ class Compiler {
       case VectorOp::CONSTANT:
         return;
       case VectorOp::LOAD_CODES:
+        if (code_->is_split()) return load_split(at, 16);
         return as_.vector(kLoadCodes, take_result(at), 0, memory(stream, 32 * v.half));
+      case VectorOp::LOAD_SHIFTED:
+        return load_split(at, 16 - Dlfloat16::kShift);
       case VectorOp::LOAD_LANES:
         return as_.vector(kLoadPs, take_result(at), 0, memory(stream, 64 * v.half));
       case VectorOp::LOAD_SPLAT:
@@ -772,6 +792,15 @@ std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
                                                  const VectorCode* cold) {
   if (!has_vector_compiler() || code.streams().size() > kMaxStreams) return nullptr;
   code.drop_unused();
+  VectorCode split_cold;
+  if (code.can_split() && (cold == nullptr || cold->can_split())) {
+    code.split();
+    if (cold != nullptr) {
+      split_cold = *cold;
+      split_cold.split();
+      cold = &split_cold;
+    }
+  }
   for (const VectorStream& stream : code.streams()) {
     const int64_t reach = stream.step * (lanes / kLanesOfIteration);
     if (reach < INT32_MIN / 2 || reach > INT32_MAX / 2) return nullptr;

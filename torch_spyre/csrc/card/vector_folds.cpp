@@ -6,8 +6,12 @@
 //   p * 2^-96 + b            is a sum of p and b, encoded, where b is what the code has
 // The second one has the bits of (p + b * 2^96) * 2^-96 unless it is subnormal, and then the result
 // is out of the range for which such code is.
+//
+// And the halves of 32 lanes: neighbours have to be brought apart, every other one is where it is.
+#include <algorithm>
 #include <bit>
 
+#include "dlfloat16.h"
 #include "vector_code.h"
 
 namespace spyre::card {
@@ -83,6 +87,38 @@ void VectorCode::fold_scaling() {
       const VectorValue decoded = values_[v.b];
       becomes(v, adds ? VectorOp::FMA : VectorOp::FNMA, decoded.a, decoded.b, v.a);
     }
+  }
+  drop_unused();
+}
+
+bool VectorCode::can_split() const {
+  return std::none_of(values_.begin(), values_.end(), [](const VectorValue& v) {
+    return v.op == VectorOp::LOAD_LANES || v.op == VectorOp::STORE_LANES ||
+           v.op == VectorOp::ADD_MOMENTS;
+  });
+}
+
+// Codes that are shifted and then masked are loaded with what lies beside them.
+void VectorCode::split() {
+  split_ = true;
+  const auto is_shifted = [&](const VectorValue& v) {
+    return v.op == VectorOp::SHIFT_LEFT && v.imm == Dlfloat16::kShift &&
+           values_[v.a].op == VectorOp::LOAD_CODES;
+  };
+  const auto is_mask = [&](int value) {
+    return is_constant(value) && values_[value].word == kShiftedCode;
+  };
+  std::vector<bool> masked(values_.size(), true);
+  for (const VectorValue& v : values_) {
+    if (v.op == VectorOp::AND && is_mask(v.b)) continue;
+    for (int input : {v.a, v.b, v.c}) {
+      if (input >= 0) masked[input] = false;
+    }
+  }
+  for (size_t i = 0; i < values_.size(); i++) {
+    if (!masked[i] || !is_shifted(values_[i])) continue;
+    values_[i] = values_[values_[i].a];
+    values_[i].op = VectorOp::LOAD_SHIFTED;
   }
   drop_unused();
 }
