@@ -387,6 +387,9 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
                     {LOAD, 2, 2},
                     {ADD, 0, 0, 2},
                     {STORE, 3, 0}}}};
+  // Of x + x, which lasts from phase to phase.
+  TileSpec norm_of_sum = norm;
+  norm_of_sum.body = {{LOAD, 0, 0}, {ADD, 0, 0, 0}, {ROUND, 0, 0, kCodes}};
   // x * w * w, where w is one value for all, and one for each row: the code may rely on the former
   // only.
   TileSpec by_constant = swiglu;
@@ -396,7 +399,7 @@ TEST(programs_of_many_tiles_have_the_bits_of_the_interpreter_where_assumptions_f
   TileSpec by_row = by_constant;
   by_row.operands[1].strides = {128, 0};
   for (const TileSpec& spec :
-       {softmax, swiglu, scaled, moments, short_moments, norm, by_constant, by_row}) {
+       {softmax, swiglu, scaled, moments, short_moments, norm, norm_of_sum, by_constant, by_row}) {
     for (int kind = 0; kind < 5; kind++) {
       std::mt19937 random(kind);
       std::normal_distribution<float> normal;

@@ -39,7 +39,7 @@ constexpr Encoding kBlendPs{1, 2, 0, 0x65}, kMoveD{1, 1, 0, 0x6f}, kMaskToLanes{
 constexpr Encoding kLoadPs{0, 1, 0, 0x10}, kStorePs{0, 1, 0, 0x11}, kBroadcast{1, 2, 0, 0x18},
     kLoadCodes{1, 2, 0, 0x23};  // 16 words to 16 lanes, with their sign
 constexpr Encoding kRoundPs{1, 3, 0, 0x08}, kToInt{2, 1, 0, 0x5b}, kToFloat{0, 1, 0, 0x5b};
-constexpr Encoding kPermuteWords2{1, 2, 1, 0x7d};
+constexpr Encoding kPermuteWords2{1, 2, 1, 0x7d}, kPermuteLanes2{1, 2, 0, 0x7e};
 constexpr Encoding kMinUD{1, 2, 0, 0x3b}, kMaxUD{1, 2, 0, 0x3f}, kCompareUD{1, 3, 0, 0x1e};
 // 32 lanes of 16 bits
 constexpr Encoding kAddW{1, 1, 0, 0xfd}, kSubW{1, 1, 0, 0xf9}, kTestW{1, 2, 1, 0x26},

@@ -603,6 +603,10 @@ void add_group_moments(double* sums, double* squares, const uint32_t* values, co
 // Squares of 10 bits have 20: a sum of four is exact in float32 unless one number is more than
 // twice as large as another. Then these four alone have a variance that is large against the error,
 // so that it never matters, however far from zero the mean is (docs/decisions/0046).
+SPYRE_SIMD_INLINE F32x8 every_other(const F32x8& a, const F32x8& b, int first) {
+  return first == 0 ? __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+                    : __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+}
 template <bool kMasked>
 void add_short_moments_in(double* sums, double* squares, const uint32_t* values,
                           const uint32_t* mask, int group, int64_t lanes) {
@@ -623,8 +627,12 @@ void add_short_moments_in(double* sums, double* squares, const uint32_t* values,
         if (kMasked) eight &= load<U32x8>(mask + i + 8 * j);
         v[j] = bits<F32x8>(eight);
       }
-      add_to(sums, (v[0] + v[2]) + (v[1] + v[3]));
-      add_to(squares, fma(v[2], v[2], v[0] * v[0]) + fma(v[3], v[3], v[1] * v[1]));
+      // Neighbours meet first.
+      const F32x8 even[2] = {every_other(v[0], v[1], 0), every_other(v[2], v[3], 0)};
+      const F32x8 odd[2] = {every_other(v[0], v[1], 1), every_other(v[2], v[3], 1)};
+      add_to(sums, (even[0] + odd[0]) + (even[1] + odd[1]));
+      add_to(squares,
+             fma(odd[0], odd[0], even[0] * even[0]) + fma(odd[1], odd[1], even[1] * even[1]));
     }
     sums += kMomentParts;
     squares += kMomentParts;

@@ -30,7 +30,7 @@ enum class VectorOp : uint8_t {
   STORE_LANES,
   STORE_CODES,
   // In memory: 8 sums in float64 of the 32 lanes of a and b, and in the second stream of squares.
-  // imm 1: the lanes have few bits, and four are added in float32 before.
+  // imm 1: the lanes have few bits, and four are added in float32 before, neighbours first.
   ADD_MOMENTS,
   // Leaves the code for that of the cold form, which begins anew with these lanes, where mask a or
   // b has a bit. All stores follow it.

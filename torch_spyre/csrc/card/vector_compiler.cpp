@@ -101,8 +101,13 @@ class ConstantPool {
     for (uint32_t i = 0; i < 16; i++) {
       words_.push_back(split ? (2 * i + 1) | (2 * i + 33) << 16 : (4 * i + 1) | (4 * i + 3) << 16);
     }
+    for (uint32_t first : {0, 1}) {
+      for (uint32_t i = 0; i < 16; i++) words_.push_back(2 * i + first);
+    }
   }
   static constexpr int kUpperHalves = 0;
+  // Numbers of even and odd lanes.
+  static constexpr int every_other(int first) { return 64 + 64 * first; }
   const std::vector<uint32_t>& words() const { return words_; }
 
  private:
@@ -572,10 +577,24 @@ class Compiler {
     registers_.give(other);
     free_inputs(at);
   }
-  // As (0 + 2) + (1 + 3) in float32, of which the lower half of a register has the result.
+  // Even and odd lanes in float32, then the halves of these 16 sums.
   void add_short_moments(int at) {
     const VectorValue& v = values()[at];
-    const int a = in_register(v.a), b = in_register(v.b);
+    int a = in_register(v.a), b = in_register(v.b);
+    std::array<int, 2> apart = {-1, -1};
+    for (int first = 0; first < 2 && !code_->is_split(); first++) {
+      apart[first] = registers_.take();
+      const int numbers = registers_.take();
+      as_.vector(kLoadPs, numbers, 0,
+                 VectorOperand::constant(ConstantPool::every_other(first), false));
+      as_.vector(kMoveD, apart[first], 0, VectorOperand::reg(a));
+      as_.vector(kPermuteLanes2, apart[first], numbers, VectorOperand::reg(b));
+      registers_.give(numbers);
+    }
+    if (!code_->is_split()) {
+      a = apart[0];
+      b = apart[1];
+    }
     const int sum = registers_.take(), square = registers_.take(), upper = registers_.take();
     const auto add = [&](int stream, int value) {
       as_.vector_imm(kUpperLanes, value, 0, VectorOperand::reg(upper), 1);
@@ -588,7 +607,9 @@ class Compiler {
     as_.vector(kFma231Ps, square, b, VectorOperand::reg(b));
     add(static_cast<int>(v.word), sum);
     add(v.second, square);
-    for (int reg : {sum, square, upper}) registers_.give(reg);
+    for (int reg : {sum, square, upper, apart[0], apart[1]}) {
+      if (reg >= 0) registers_.give(reg);
+    }
     free_inputs(at);
   }
 

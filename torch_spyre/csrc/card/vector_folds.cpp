@@ -94,7 +94,7 @@ void VectorCode::fold_scaling() {
 bool VectorCode::can_split() const {
   return std::none_of(values_.begin(), values_.end(), [](const VectorValue& v) {
     return v.op == VectorOp::LOAD_LANES || v.op == VectorOp::STORE_LANES ||
-           v.op == VectorOp::ADD_MOMENTS;
+           (v.op == VectorOp::ADD_MOMENTS && v.imm == 0);
   });
 }
 
