@@ -91,6 +91,7 @@ struct Problem {
   Operand x, y, out;
   std::vector<Slice> slices;
   bool groups = false;
+  bool large = true;
   int loops = 0;
   std::vector<Extra> extras = {};
   std::vector<std::vector<int64_t>> epilogue = {};  // opcode, destination, a, b, c, imm0
@@ -112,7 +113,7 @@ inline std::vector<int64_t> words_of(const Problem& problem) {
   std::vector<int64_t> words;
   const Operand &x = problem.x, &y = problem.y, &out = problem.out;
   put(words, {static_cast<int64_t>(x.format), static_cast<int64_t>(y.format),
-              static_cast<int64_t>(out.format), 1});
+              static_cast<int64_t>(out.format), problem.large, 1});
   std::vector<int64_t> x_at, y_at, out_at;
   for (const Slice& s : problem.slices) {
     put(words, {s.batches, s.rows, s.columns, s.depth});

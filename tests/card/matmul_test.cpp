@@ -427,7 +427,7 @@ TEST(malformed_steps_are_refused_by_name) {
   words[2] = static_cast<int64_t>(kFp8);
   CHECK_THROWS(parse(words), ProgramError, "step 'mm' of the program is malformed");
   words = words_of(problem);
-  words[5] = -1;
+  words[6] = -1;
   CHECK_THROWS(parse(words), ProgramError, "an extent is -1");
   words = words_of(problem);
   words.pop_back();

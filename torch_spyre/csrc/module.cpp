@@ -63,6 +63,9 @@ void bind_runtime(py::module& m) {
   m.def("_is_started", &is_started);
   m.def("_in_bad_fork", &in_bad_fork);
   m.def("_mark_bad_fork", &mark_bad_fork);
+  m.def("_adds_pairs", &adds_pairs);
+  m.def("_set_adds_pairs", &set_adds_pairs, py::arg("on"),
+        "Whether large products are added by pairs from now on; SPYRE_PAIRS says it at the start.");
   m.def("_settings", [] { return settings_dict(settings()); });
   m.def("_read_settings", [] { return settings_dict(read_settings()); });
   m.def(

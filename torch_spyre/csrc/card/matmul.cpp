@@ -69,7 +69,7 @@ constexpr int64_t kPackedFloats = 4 << 20;   // of x, unpacked at a time
 constexpr int64_t kAloneFloats = 256 << 10;  // up to which a thread unpacks x for itself
 constexpr int64_t kSerialWork = 512 << 10;   // multiplications for which threads do not pay
 constexpr int64_t kSerialFloats = 64 << 10;  // of x, likewise for unpacking
-constexpr int64_t kLeastPairs = 64;          // rows, columns and depth for which pairs pay
+constexpr int64_t kLeastPairDepth = 64;
 
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 int64_t pieces_of(int64_t value, int64_t piece) { return (value + piece - 1) / piece; }
@@ -212,20 +212,18 @@ class Matmul {
     const auto is_short = [](const MatmulOperand& operand) {
       return bytes_per_elem(operand.format) <= 2;
     };
-    const auto is_large = [](int64_t size) { return size >= kLeastPairs; };
-    return is_short(step.x) && is_short(step.y) &&
-           std::all_of(step.products.begin(), step.products.end(), [&](const Product& product) {
-             const RowList& list = step.row_lists[product.rows];
-             return is_large(product.columns) && is_large(list.count) &&
-                    std::all_of(list.depths.begin(), list.depths.end(),
-                                [&](int64_t depth) { return is_large(depth) && depth % 2 == 0; });
+    return step.large && is_short(step.x) && is_short(step.y) &&
+           std::all_of(step.row_lists.begin(), step.row_lists.end(), [](const RowList& list) {
+             return std::all_of(list.depths.begin(), list.depths.end(), [](int64_t depth) {
+               return depth >= kLeastPairDepth && depth % 2 == 0;
+             });
            });
   }
 
   // ---- Rounds ---------------------------------------------------------------------------------
 
   bool is_direct(int64_t rows) const {
-    return inputs_.y_kernels().direct != nullptr && rows <= kDirectRows;
+    return pairs_ == nullptr && inputs_.y_kernels().direct != nullptr && rows <= kDirectRows;
   }
 
   template <class Work>

@@ -59,6 +59,7 @@ struct MatmulStep {
     int64_t columns = 0;         // valid ones; whole sticks are stored
   };
 
+  bool large = false;  // the whole product, however cores divide it
   MatmulOperand x, y;
   std::vector<MatmulOperand> results;  // out, then the other operands of the epilogue
   std::vector<RowList> row_lists;
