@@ -124,7 +124,7 @@ def test_the_manifest_is_what_the_runtime_reads(tmp_path):
     program = (out / "program.bin").read_bytes()
     assert program[:8] == b"SPYREPRG"
     version, words = struct.unpack_from("<II", program, 8)
-    assert version == 4 and len(program) == 16 + 8 * words
+    assert version == 5 and len(program) == 16 + 8 * words
     assert [s.name for s in read_spyrecode(out)] == ["0_add+1_sum"]
     assert "0_add+1_sum" in disassemble(read_program(program))
 
@@ -167,7 +167,7 @@ def words(program: bytes) -> list[int]:
     [
         (lambda p: p[:10], "found 10 bytes"),
         (lambda p: b"X" + p[1:], "found magic b'XPYREPRG'"),
-        (lambda p: p[:8] + struct.pack("<I", 1) + p[12:], "found version 1, allowed: 4"),
+        (lambda p: p[:8] + struct.pack("<I", 1) + p[12:], "found version 1, allowed: 5"),
         (lambda p: p[:-8], "as the header says"),
         (lambda p: p[:16] + struct.pack("<q", 11) + p[24:], "word 0: found kind 11"),
         (lambda p: p[:24] + struct.pack("<q", 3) + p[32:], "found a step of 3 words"),

@@ -177,7 +177,7 @@ TEST(bytes_that_are_no_program_are_refused) {
   CHECK_THROWS(parse({bytes.begin(), bytes.end() - 8}), ProgramError, "but its memory ends after");
   auto other = bytes;
   other[8] = std::byte{1};
-  CHECK_THROWS(parse(other), ProgramError, "this card runs version 4");
+  CHECK_THROWS(parse(other), ProgramError, "this card runs version 5");
   other[0] = std::byte{'s'};
   CHECK_THROWS(parse(other), ProgramError, "found 'sPYREPRG'");
 }

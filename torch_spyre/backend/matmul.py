@@ -7,11 +7,16 @@ form groups whose partial sums are added.
 
 from __future__ import annotations
 
+import math
+
 from torch_spyre.backend.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import Matmul, MatmulSide
 from torch_spyre.backend.tile import reduction_groups, tensor_address
 
 ROWS, DEPTH, COLUMNS = "mb", "in", "out"
+
+LARGE = 64
+"""Rows that share a y, columns, and terms from which on sums by pairs pay (decision 48)."""
 
 
 def lower_matmul(sdsc: Sdsc) -> Matmul:
@@ -40,7 +45,16 @@ def lower_matmul(sdsc: Sdsc) -> Matmul:
         groups=reduction_groups(sdsc),
         source=(sdsc.op,),
         starts=_starts(sdsc, out, batch),
+        large=_is_large(sdsc, y, batch),
     )
+
+
+def _is_large(sdsc: Sdsc, y: Tensor, batch: tuple[str, ...]) -> bool:
+    """Of the product as a whole, so that its sums do not depend on how cores divide it."""
+    axes = sdsc.axes(y)
+    sharing = [d for d in batch if d not in axes or axes[d].stride == 0]
+    rows = math.prod(sdsc.size(d) for d in (*sharing, ROWS) if d in sdsc.dims)
+    return min(rows, sdsc.valid(COLUMNS), sdsc.valid(DEPTH)) >= LARGE
 
 
 def _starts(sdsc: Sdsc, out: Tensor, batch: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:

@@ -206,7 +206,7 @@ def _parts(step: Tile | Matmul) -> tuple[Any, ...]:
     if isinstance(step, Matmul):
         sides = [(side.format, id(side.strides)) for side in (step.x, step.y, step.out)]
         large = map(id, (step.extents, step.groups, step.epilogue, step.starts))
-        return (Matmul, step.cores, step.batch, *large, *sides, *operands)
+        return (Matmul, step.cores, step.batch, step.large, *large, *sides, *operands)
     small = (step.cores, step.lanes, step.kept, step.stick_dim, step.reduces_lanes)
     code = map(id, (step.body, step.reductions, step.epilogue, step.further))
     large = map(id, (step.extents, step.tails, step.groups, step.starts))

@@ -43,7 +43,7 @@ from torch_spyre.device_time import Axis, Flow, Work, price
 from torch_spyre.ring import BoxAxis, Transfer
 
 MAGIC = b"SPYREPRG"
-VERSION = 4
+VERSION = 5
 _HEADER = struct.Struct("<8sII")
 _LOW = (1 << 64) - 1
 
@@ -169,7 +169,7 @@ def _encode_reductions(reductions: Sequence[Reduction]) -> list[int]:
 
 
 def _encode_matmul(m: Matmul) -> list[int]:
-    words = [m.x.format, m.y.format, m.out.format, m.batch, *_flat(m.extents)]
+    words = [m.x.format, m.y.format, m.out.format, int(m.large), m.batch, *_flat(m.extents)]
     for side in (m.x, m.y, m.out):
         words += [*side.strides, *_encode_address(side.address)]
     words += [int(bool(m.groups)), *m.groups, len(m.operands)]
@@ -354,14 +354,14 @@ class _Reader:
 
     def _matmul(self) -> Matmul:
         formats = self._list(3)
-        batch = self._next()
+        large, batch = bool(self._next()), self._next()
         extents = self._rows(batch + 3)
         x, y, out = (MatmulSide(f, self._list(batch + 2), self._address()) for f in formats)
         groups = self._list(self._cores) if self._next() else ()
         operands = tuple(self._epilogue_operand(batch + 2) for _ in range(self._next()))
         return Matmul(
             self._name, self._cores, batch, extents, x, y, out, groups, operands, self._code(),
-            self._time,
+            self._time, large=large,
         )  # fmt: skip
 
     def _epilogue_operand(self, dims: int) -> Operand:

@@ -214,6 +214,8 @@ class Matmul:
     starts: tuple[tuple[int, ...], ...] = ()
     """For each core its first batch..., row, stick of columns, as in a Tile."""
     works: tuple[Work, ...] = ()
+    large: bool = False
+    """The whole product, however it is divided: the card may add two terms at a time."""
 
     def sticks(self, columns: int) -> int:
         """Of `out` that a number of columns takes."""

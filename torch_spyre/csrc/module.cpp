@@ -43,6 +43,7 @@ py::dict settings_dict(const Settings& s) {
   d["numerics"] = s.numerics == card::Numerics::IEEE ? "ieee" : "dlfloat16";
   d["launch_blocking"] = s.launch_blocking;
   d["sanitize"] = s.sanitize;
+  d["pairs"] = s.pairs;
   d["downcast_warning"] = s.downcast_warning;
   d["fallback_warning"] = s.fallback_warning;
   d["eager_on_card"] = s.eager_on_card;
@@ -62,6 +63,9 @@ void bind_runtime(py::module& m) {
   m.def("_is_started", &is_started);
   m.def("_in_bad_fork", &in_bad_fork);
   m.def("_mark_bad_fork", &mark_bad_fork);
+  m.def("_adds_pairs", &adds_pairs);
+  m.def("_set_adds_pairs", &set_adds_pairs, py::arg("on"),
+        "Whether large products are added by pairs from now on; SPYRE_PAIRS says it at the start.");
   m.def("_settings", [] { return settings_dict(settings()); });
   m.def("_read_settings", [] { return settings_dict(read_settings()); });
   m.def(

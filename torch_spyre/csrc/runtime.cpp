@@ -150,6 +150,15 @@ card::ThreadPool& thread_pool() {
 
 card::Numerics numerics() { return settings().numerics; }
 
+namespace {
+std::atomic<int> pairs_set{-1};  // below zero: as the environment says
+}
+bool adds_pairs() {
+  const int value = pairs_set.load(std::memory_order_relaxed);
+  return value < 0 ? settings().pairs : value != 0;
+}
+void set_adds_pairs(bool on) { pairs_set.store(on, std::memory_order_relaxed); }
+
 NoGil::NoGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
 NoGil::~NoGil() {
   if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));

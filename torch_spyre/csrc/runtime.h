@@ -27,6 +27,7 @@ struct Settings {
   bool launch_blocking = false;
   bool sanitize = false;
   bool translate = true;
+  bool pairs = false;  // of terms, in products; see docs/decisions/0048
   bool downcast_warning = true;
   bool fallback_warning = true;
   bool eager_on_card = true;
@@ -56,6 +57,8 @@ void mark_bad_fork();
 card::Card& get_card(c10::DeviceIndex index);  // starts the runtime
 card::ThreadPool& thread_pool();
 card::Numerics numerics();
+bool adds_pairs();  // in large products
+void set_adds_pairs(bool on);
 
 // Queued work may drop the last reference to a Python-owned object, which takes the GIL: whoever
 // waits for the card must not hold it.

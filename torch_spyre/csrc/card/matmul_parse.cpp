@@ -248,6 +248,7 @@ MatmulStep parse_matmul(WordReader& reader, const StepHead& head) {
   if (!is_input_format(out) || out == DataFormat::SEN143_FP8) {
     reader.fail(std::string("it has no results in ") + name(out));
   }
+  step.large = reader.next(0, 1, "large") != 0;
   const int64_t batch_dims = reader.next(0, kMostDims, "the number of batch dimensions");
   std::vector<Extents> extents;
   for (int core = 0; core < head.cores; ++core) {

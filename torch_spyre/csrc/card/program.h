@@ -3,7 +3,7 @@
 // A program begins with a header of 16 bytes, little endian; the steps follow as 64-bit words:
 //
 //   byte  0  magic "SPYREPRG"
-//   byte  8  uint32 version: 4
+//   byte  8  uint32 version: 5
 //   byte 12  uint32 number of words; 0 is the empty program, which does nothing
 //
 // docs/formats/program.md has the words of the steps. Reading them is done once, running them any
@@ -42,7 +42,7 @@ constexpr Address kProgramSegment = 0x1C'0000'0000;
 constexpr Address kProgramSegmentEnd = 0x20'0000'0000;
 
 constexpr std::string_view kProgramMagic = "SPYREPRG";
-constexpr uint32_t kProgramVersion = 4;
+constexpr uint32_t kProgramVersion = 5;
 constexpr size_t kProgramHeaderBytes = 16;
 
 // A program in place: its first byte up to the end of its allocation.
@@ -91,6 +91,7 @@ struct RunEnvironment {
   StepObserver* observer = nullptr;  // who is told of steps, or nobody
   std::byte* shared = nullptr;       // what scratchpads hold, in one piece
   bool translates = true;            // tile programs run as machine code where they can
+  bool pairs = false;                // products add by pairs where that pays
 };
 
 // Runs a program to its end, on the calling thread and the pool. `arguments` are the device

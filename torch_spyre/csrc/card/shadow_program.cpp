@@ -137,6 +137,7 @@ ShadowMatmul read_matmul(WordReader& reader, const StepHead& head) {
   step.y.format = reader.format();
   TileOperand out;
   out.format = reader.format();
+  reader.next();  // whether it is large: how terms are added, not which
   step.batch = static_cast<int>(reader.next());
   step.extents = reader.list(static_cast<size_t>(head.cores) * (step.batch + 3));
   for (ShadowMatmul::Side* side : {&step.x, &step.y}) {
