@@ -24,6 +24,20 @@ bool commutes_with_rounding(int opcode) {
   return opcode == RELU || opcode == NEG || opcode == ABS || opcode == COPY;
 }
 
+// Results that are never much larger than the input, or than 1.
+bool stays_below_input(int opcode) {
+  switch (opcode) {
+    case SHORT_SIGMOID:
+    case SHORT_TANH:
+    case SHORT_SILU:
+    case SHORT_GELU_ERF:
+    case SHORT_GELU_TANH:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool is_power_of_two(uint32_t bits) {
   return (bits & 0x7fffff) == 0 && (bits & 0x7f800000) != 0 && (bits & 0x7f800000) != 0x7f800000;
 }
@@ -88,6 +102,7 @@ class TileTranslator {
     bool coarse = false;     // no more fraction bits than DLFloat16, and in its range if not ANY
     bool unrounded = false;  // shall be rounded before somebody computes with it
     int scaled = -1;         // the value times 2^-96, as a code has it when it is shifted; or none
+    bool not_large = false;  // it is not too large if nothing is that has been looked at before
   };
 
   void translate(size_t at) {
@@ -161,6 +176,7 @@ class TileTranslator {
       lanes.coarse = is_comparison(opcode);
     }
     lanes.scaled = scaled(in, opcode, a, b);
+    lanes.not_large = a.coarse && stays_below_input(opcode);
     return lanes;
   }
 
@@ -209,7 +225,7 @@ class TileTranslator {
   Lanes& rounded(int reg) {
     Lanes& lanes = get(reg);
     if (lanes.unrounded) {
-      watch(lanes.value);
+      watch(lanes.value, lanes.not_large);
       const int scaled = lanes.scaled < 0 ? -1 : record_round(code_, lanes.scaled, true);
       lanes = {record_round(code_, lanes.value, form_ != TileForm::ANY), true, false, scaled};
     }
@@ -267,7 +283,7 @@ class TileTranslator {
   int encode_in_range(const Lanes& lanes, bool coarse) {
     const int scaled = lanes.scaled >= 0 ? lanes.scaled : record_scaled_down(code_, lanes.value);
     if (!coarse && is_checked()) {
-      watch_large(lanes.value);
+      if (!lanes.not_large) watch_large(lanes.value);
       const int small = code_.make(VectorOp::IS_SUBNORMAL, scaled);
       // Two masks are tested at once; there are few registers for them.
       if (small_.size() < 2) {
@@ -329,9 +345,9 @@ class TileTranslator {
   }
 
   // Twice the bits of a magnitude, so that the sign is gone; less one, so that zero is large.
-  void watch(int value) {
+  void watch(int value, bool not_large = false) {
     if (!is_checked()) return;
-    watch_large(value);
+    if (!not_large) watch_large(value);
     if (!small_watched_.insert(value).second) return;
     const int less = code_.make(VectorOp::INT_ADD, twice(value), code_.constant(~0u));
     least_ = least_ < 0 ? less : code_.make(VectorOp::UINT_MINIMUM, least_, less);
