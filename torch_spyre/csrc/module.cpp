@@ -19,6 +19,7 @@
 #include "fallback.h"
 #include "hooks.h"
 #include "job_plan_bindings.h"
+#include "late_fallbacks.h"
 #include "runtime.h"
 #include "sanitizer_bindings.h"
 #include "storage.h"
@@ -62,6 +63,7 @@ void bind_runtime(py::module& m) {
   m.def("_is_started", &is_started);
   m.def("_in_bad_fork", &in_bad_fork);
   m.def("_mark_bad_fork", &mark_bad_fork);
+  m.def("_register_late_fallbacks", &register_late_fallbacks);
   m.def("_settings", [] { return settings_dict(settings()); });
   m.def("_read_settings", [] { return settings_dict(read_settings()); });
   m.def(

@@ -98,7 +98,9 @@ class device_of(device):
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """The dtypes that torch.autocast may use here."""
+    """The dtypes that torch.autocast may use here. It asks before anything else, and tensors need
+    not exist by then: fake ones have the keys of the card, too."""
+    _C._register_late_fallbacks()
     return [torch.float16, torch.bfloat16]
 
 
