@@ -43,6 +43,8 @@ def is_initialized() -> bool:
 
 def _lazy_init() -> None:
     _C.start_runtime()
+    # With the card, which takes its time anyway: the first operation need not wait for it.
+    import torch_spyre.ops.eager  # noqa: F401
 
 
 init = _lazy_init
