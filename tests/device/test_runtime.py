@@ -209,6 +209,7 @@ def test_device_enumeration(monkeypatch, env, count):
         ("SPYRE_NUM_THREADS", "-1", "1 to"),
         ("SPYRE_NUMERICS", "bf16", "dlfloat16 and ieee"),
         ("SPYRE_LAUNCH_BLOCKING", "maybe", "0/false/off"),
+        ("SPYRE_PAIRS", "three", "0/false/off"),
         ("TORCH_SPYRE_DOWNCAST_WARN", "perhaps", "0/false/off"),
         ("LOCAL_RANK", "x", "whole number"),
     ],

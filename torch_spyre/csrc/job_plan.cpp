@@ -193,9 +193,9 @@ void run_compute(JobPlan& plan, size_t index, const Arguments& arguments, card::
   const auto& program =
       read_program(plan.programs[index], offset, {bytes, plan.allocation_size - offset});
   card.counters.add({.device_us = card.hardware.job_us, .launches = 1});
-  const card::RunEnvironment environment{card.memory,       thread_pool(),       numerics(),
-                                         card.lx.by_core(), &card.counters,      nullptr,
-                                         card.lx.shared(),  settings().translate};
+  const card::RunEnvironment environment{card.memory,       thread_pool(),        numerics(),
+                                         card.lx.by_core(), &card.counters,       nullptr,
+                                         card.lx.shared(),  settings().translate, settings().pairs};
   if (card.sanitizer->is_enabled()) {
     return run_checked(plan, index, arguments, card, environment);
   }

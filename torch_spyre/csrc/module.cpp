@@ -44,6 +44,7 @@ py::dict settings_dict(const Settings& s) {
   d["numerics"] = s.numerics == card::Numerics::IEEE ? "ieee" : "dlfloat16";
   d["launch_blocking"] = s.launch_blocking;
   d["sanitize"] = s.sanitize;
+  d["pairs"] = s.pairs;
   d["downcast_warning"] = s.downcast_warning;
   d["fallback_warning"] = s.fallback_warning;
   d["eager_on_card"] = s.eager_on_card;

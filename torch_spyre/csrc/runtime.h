@@ -27,6 +27,7 @@ struct Settings {
   bool launch_blocking = false;
   bool sanitize = false;
   bool translate = true;
+  bool pairs = false;  // of terms, in products; see docs/decisions/0048
   bool downcast_warning = true;
   bool fallback_warning = true;
   bool eager_on_card = true;

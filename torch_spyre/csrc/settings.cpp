@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "card/matmul_pairs.h"
 #include "runtime.h"
 
 namespace spyre {
@@ -121,6 +122,7 @@ Settings read_settings() {
   s.launch_blocking = env_flag("SPYRE_LAUNCH_BLOCKING", false);
   s.sanitize = env_flag("SPYRE_SANITIZE", false);
   s.translate = env_flag("SPYRE_TRANSLATE", true);
+  s.pairs = env_flag("SPYRE_PAIRS", card::pairs_pay());
   s.downcast_warning = env_flag("TORCH_SPYRE_DOWNCAST_WARN", true);
   s.fallback_warning = env_flag("SPYRE_FALLBACK_WARN", true);
   if (auto place = env("SPYRE_EAGER")) {

@@ -104,10 +104,11 @@ def what_computes() -> tuple[str, ...]:
 
 
 def what_compiles() -> tuple[Any, ...]:
-    """On what else the compiled model depends."""
+    """On what else the compiled model depends, and its results on this host."""
+    from torch_spyre import _C
     from torch_spyre._inductor.sources import settings, source_hash
 
-    return source_hash(), settings()
+    return source_hash(), settings(), _C._settings()["pairs"]
 
 
 def _read(file: Path) -> Anatomy | None:

@@ -17,6 +17,7 @@
 
 #include "matmul_inputs.h"
 #include "matmul_kernels.h"
+#include "matmul_pairs.h"
 #include "matmul_results.h"
 
 namespace spyre::card {
@@ -55,6 +56,7 @@ constexpr int64_t kShallowDepth = 64;       // up to which a strip is in the L1 
 constexpr int64_t kStripFloats = 36 << 10;  // of x
 constexpr int64_t kMostStripRows = 96;
 constexpr int64_t kLeastStripRows = 48;
+constexpr int64_t kStripStep = 24;        // rows; whole blocks of any kernel
 constexpr int64_t kTileRows = 384;        // enough to pay for unpacking y
 constexpr int64_t kWholeTileRows = 1536;  // where depth is one block, and sums are stored at once
 constexpr int64_t kLeastTileRows = 120;
@@ -67,6 +69,7 @@ constexpr int64_t kPackedFloats = 4 << 20;   // of x, unpacked at a time
 constexpr int64_t kAloneFloats = 256 << 10;  // up to which a thread unpacks x for itself
 constexpr int64_t kSerialWork = 512 << 10;   // multiplications for which threads do not pay
 constexpr int64_t kSerialFloats = 64 << 10;  // of x, likewise for unpacking
+constexpr int64_t kLeastPairs = 64;          // rows, columns and depth for which pairs pay
 
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 int64_t pieces_of(int64_t value, int64_t piece) { return (value + piece - 1) / piece; }
@@ -79,7 +82,7 @@ int64_t depth_block(int64_t depth) {
 
 int64_t strip_rows(int64_t depth_block) {
   if (depth_block <= kShallowDepth) return kLeastStripRows;
-  const int64_t rows = kStripFloats / depth_block / kMicroRows * kMicroRows;
+  const int64_t rows = kStripFloats / depth_block / kStripStep * kStripStep;
   return std::clamp(rows, kLeastStripRows, kMostStripRows);
 }
 
@@ -144,6 +147,7 @@ class Matmul {
       : step_(step),
         context_(context),
         kernels_(matmul_kernels(simd)),
+        pairs_(context.pairs && has_pairs(step) ? pair_kernels(simd) : nullptr),
         lanes_(step.epilogue.lanes),
         inputs_(step, head, context, simd),
         results_(step, head, context, simd) {
@@ -162,7 +166,8 @@ class Matmul {
     int64_t room = kPackedFloats;
     for (size_t i = 0; i < step_.row_lists.size(); ++i) {
       const RowList& list = step_.row_lists[i];
-      const int64_t row_floats = padded_depth(list);
+      int64_t row_floats = 0;
+      for (int64_t depth : list.depths) row_floats += row_end(depth);
       const int64_t most =
           std::max(kMostStripRows, kPackedFloats / std::max<int64_t>(row_floats, 1));
       const int64_t blocks = pieces_of(list.count, most);
@@ -183,11 +188,41 @@ class Matmul {
   }
 
  private:
-  static int64_t padded_depth(const RowList& list) {
-    int64_t depth = 0;
-    for (int64_t part : list.depths) depth += round_up(part, kPanel);
-    return depth;
+  // ---- Room -----------------------------------------------------------------------------------
+  //
+  // Of unpacked rows, and of panels for a column, in each block of depth. Pairs keep what they know
+  // of a row or panel behind it.
+
+  int64_t row_room(int64_t width) const { return width + (pairs_ != nullptr ? kRowFacts : 0); }
+  int64_t panel_room(int64_t depth) const { return depth + (pairs_ != nullptr ? kPanelFacts : 0); }
+  // Where a block of depth begins, or what is behind the last one ends: for one row, or column.
+  int64_t row_at(int64_t k, int64_t step) const { return k + pieces_of(k, step) * row_room(0); }
+  int64_t panel_at(int64_t k, int64_t step) const { return k + pieces_of(k, step) * panel_room(0); }
+  int64_t row_end(int64_t depth) const {
+    return row_at(round_up(depth, kPanel), depth_block(depth));
   }
+  int64_t panel_end(int64_t depth) const { return panel_at(depth, depth_block(depth)); }
+  // Kernels may read rows behind the last.
+  float* get_rows(Scratch& scratch, int64_t floats, int64_t width) const {
+    return scratch.get(floats + (pairs_ != nullptr ? kPairRows * row_room(width) : 0));
+  }
+  int64_t micro_rows() const { return pairs_ != nullptr ? kPairRows : kMicroRows; }
+
+  static bool has_pairs(const MatmulStep& step) {
+    const auto is_short = [](const MatmulOperand& operand) {
+      return bytes_per_elem(operand.format) <= 2;
+    };
+    const auto is_large = [](int64_t size) { return size >= kLeastPairs; };
+    return is_short(step.x) && is_short(step.y) &&
+           std::all_of(step.products.begin(), step.products.end(), [&](const Product& product) {
+             const RowList& list = step.row_lists[product.rows];
+             return is_large(product.columns) && is_large(list.count) &&
+                    std::all_of(list.depths.begin(), list.depths.end(),
+                                [&](int64_t depth) { return is_large(depth) && depth % 2 == 0; });
+           });
+  }
+
+  // ---- Rounds ---------------------------------------------------------------------------------
 
   bool is_direct(int64_t rows) const {
     return inputs_.y_kernels().direct != nullptr && rows <= kDirectRows;
@@ -251,13 +286,13 @@ class Matmul {
     std::vector<Columns> columns;
     int64_t floats = 0;
     for (const Tile& tile : tiles_) {
-      if (!columns.empty() && floats + tile.computed * depth > kPackedFloats) {
+      if (!columns.empty() && floats + tile.computed * panel_end(depth) > kPackedFloats) {
         run_strips(block, depth, columns, floats);
         columns.clear();
         floats = 0;
       }
       columns.push_back({tile, nullptr});
-      floats += tile.computed * depth;
+      floats += tile.computed * panel_end(depth);
     }
     run_strips(block, depth, columns, floats);
   }
@@ -267,22 +302,21 @@ class Matmul {
     float* data = shared_panels.get(floats);
     for (Columns& some : columns) {
       some.panels = data;
-      data += some.tile.computed * depth;
+      data += some.tile.computed * panel_end(depth);
     }
     const int64_t step = depth_block(depth), blocks = pieces_of(depth, step);
     share(static_cast<int64_t>(columns.size()) * blocks, [&](int64_t i) {
       const Columns& some = columns[i / blocks];
       const int64_t k = i % blocks * step;
-      inputs_.unpack_panels(inputs_.y(*some.tile.product, 0),
-                            {k, std::min(step, depth - k), some.tile.column, some.tile.computed},
-                            some.panels + k * some.tile.computed);
+      unpack_panels(some.tile, inputs_.y(*some.tile.product, 0), k, std::min(step, depth - k),
+                    some.panels + panel_at(k, step) * some.tile.computed);
     });
     // The same number for each thread, and all of about the same size.
     const int64_t strips = round_up(pieces_of(block.count, strip_rows(step)), threads_);
-    const int64_t pieces = pieces_of(block.count, kMicroRows);
+    const int64_t micro = micro_rows(), pieces = pieces_of(block.count, micro);
     share(strips, [&](int64_t i) {
-      const int64_t row = pieces * i / strips * kMicroRows;
-      const int64_t end = std::min(pieces * (i + 1) / strips * kMicroRows, block.count);
+      const int64_t row = pieces * i / strips * micro;
+      const int64_t end = std::min(pieces * (i + 1) / strips * micro, block.count);
       run_strip(block, depth, columns, row, end - row);
     });
   }
@@ -290,14 +324,14 @@ class Matmul {
   void run_strip(const RowBlock& block, int64_t depth, const std::vector<Columns>& columns,
                  int64_t row, int64_t rows) const {
     const int64_t step = depth_block(depth), padded = round_up(depth, kPanel);
-    float* a = own_rows.get(step * rows);
+    float* a = get_rows(own_rows, row_room(step) * rows, step);
     const auto unpack = [&](int64_t k, int64_t width) {
-      inputs_.unpack_rows(step_.row_lists[block.list], 0, {block.first + row, rows, k, width}, a);
+      unpack_rows(step_.row_lists[block.list], 0, {block.first + row, rows, k, width}, a);
     };
     if (depth <= step) {
       unpack(0, padded);
       for (const Columns& some : columns) {
-        multiply_whole(some.tile, block, row, a, padded, some.panels, depth, rows);
+        multiply_whole(some.tile, block, row, a, row_room(padded), some.panels, depth, rows);
       }
       return;
     }
@@ -313,7 +347,8 @@ class Matmul {
         unpack(k, width);
         for (size_t i = c; i < end; ++i) {
           const Tile& tile = columns[i].tile;
-          multiply_strip(tile, a, width, columns[i].panels + k * tile.computed, some, rows,
+          multiply_strip(tile, a, row_room(width),
+                         columns[i].panels + panel_at(k, step) * tile.computed, some, rows,
                          sum_of(i), {k == 0, k + some == depth});
         }
       }
@@ -342,7 +377,7 @@ class Matmul {
       // With few rows most of the time goes into reading y: one column of sticks after the other.
       const bool narrow = block.count <= kFewRows;
       const int64_t row_step =
-          round_up(pieces_of(block.count, pieces_of(block.count, most_rows)), kMicroRows);
+          round_up(pieces_of(block.count, pieces_of(block.count, most_rows)), micro_rows());
       const int64_t column_step = narrow ? kNarrowColumns : most_columns;
       for (int64_t user = 0; user < step_.row_lists[block.list].users; ++user) {
         const Product& product = products_[b][user];
@@ -389,7 +424,7 @@ class Matmul {
     };
     int64_t floats = 0;
     for (const RowBlock& block : blocks_) floats += block.floats;
-    float* data = shared_rows.get(floats);
+    float* data = get_rows(shared_rows, floats, kWholeDepth);
     std::vector<Piece> pieces;
     for (size_t b = 0; b < blocks_.size(); ++b) {
       blocks_[b].data = data;
@@ -410,7 +445,7 @@ class Matmul {
 
   void run_block(int64_t b) {
     RowBlock block = blocks_[b];
-    block.data = own_rows.get(block.floats);
+    block.data = get_rows(own_rows, block.floats, kWholeDepth);
     unpack_rows(block, 0, block.count);
     const size_t next = static_cast<size_t>(b) + 1;
     const int64_t end =
@@ -427,11 +462,34 @@ class Matmul {
       const int64_t step = depth_block(list.depths[part]);
       for (int64_t k = 0; k < depth; k += step) {
         const int64_t width = std::min(step, depth - k);
-        inputs_.unpack_rows(list, part, {block.first + first, last - first, k, width},
-                            data + k * block.count + first * width);
+        unpack_rows(list, part, {block.first + first, last - first, k, width},
+                    data + row_at(k, step) * block.count + first * row_room(width));
       }
-      data += depth * block.count;
+      data += row_end(list.depths[part]) * block.count;
     }
+  }
+  // One block of depth.
+  void unpack_rows(const RowList& list, size_t part, const MatmulInputs::Range& range,
+                   float* to) const {
+    const int64_t room = row_room(range.columns);
+    inputs_.unpack_rows(list, part, range, to, room);
+    if (pairs_ != nullptr) {
+      const int64_t depth = std::min(range.columns, list.depths[part] - range.column);
+      pairs_->prepare_rows(to, room, range.rows, depth);
+    }
+  }
+  // The columns of a tile, stick by stick.
+  void unpack_panels(const Tile& tile, const StickRow& y, int64_t k, int64_t depth,
+                     float* to) const {
+    for (int64_t n = 0; n < tile.computed; n += lanes_) {
+      unpack_stick(tile, y, k, depth, n, to + n * panel_room(depth));
+    }
+  }
+  void unpack_stick(const Tile& tile, const StickRow& y, int64_t k, int64_t depth, int64_t n,
+                    float* to) const {
+    const int64_t columns = std::min(lanes_, tile.computed - n);
+    inputs_.unpack_panels(y, {k, depth, tile.column + n, columns}, to);
+    if (pairs_ != nullptr) pairs_->prepare_panels(to, columns, depth);
   }
 
   // Sums are in strips of rows, and in these [sticks][rows][lanes].
@@ -453,7 +511,7 @@ class Matmul {
       float* sum = part == 0 ? total : total + count;
       multiply(tile, block, part, rows, sum, [](int64_t, int64_t, float*) {});
       if (part > 0) kernels_.add(total, sum, count);
-      rows += round_up(list.depths[part], kPanel) * block.count;
+      rows += row_end(list.depths[part]) * block.count;
     }
     for_each_strip(tile, block, [&](int64_t row, int64_t some) {
       finish(row, some, total + row * tile.columns);
@@ -468,9 +526,9 @@ class Matmul {
   }
   void run_whole_tile(const Tile& tile, const RowBlock& block) const {
     const int64_t depth = step_.row_lists[block.list].depths[0];
-    const int64_t width = round_up(depth, kPanel);
+    const int64_t width = row_room(round_up(depth, kPanel));
     const StickRow y = inputs_.y(*tile.product, 0);
-    float* unpacked = panels.get(depth * kTileColumns);
+    float* unpacked = panels.get(panel_room(depth) * kTileColumns);
     for_each_strip(tile, block, [&](int64_t row, int64_t rows) {
       const float* a = block.data + (tile.row + row) * width;
       if (row > 0) {
@@ -479,8 +537,8 @@ class Matmul {
       }
       float* sum = sums.get(rows * lanes_);
       for (int64_t n = 0; n < tile.columns; n += lanes_) {
-        inputs_.multiply_fresh(y, {0, depth, tile.column + n, std::min(lanes_, tile.computed - n)},
-                               {a, width, sum, lanes_, rows, {true, true}}, unpacked + n * depth);
+        multiply_fresh(tile, y, 0, depth, n, {a, width, sum, lanes_, rows, {true, true}},
+                       unpacked + n * panel_room(depth));
         store(tile, block, tile.row, rows, n, lanes_, sum);
       }
     });
@@ -489,8 +547,8 @@ class Matmul {
                       int64_t lda, const float* panels, int64_t depth, int64_t rows) const {
     float* sum = sums.get(rows * lanes_);
     for (int64_t n = 0; n < tile.columns; n += lanes_) {
-      inputs_.y_kernels().panels(a, lda, panels + n * depth, sum, lanes_, rows,
-                                 std::min(lanes_, tile.computed - n), depth, {true, true});
+      multiply_panels()(a, lda, panels + n * panel_room(depth), sum, lanes_, rows,
+                        std::min(lanes_, tile.computed - n), depth, {true, true});
       store(tile, block, row, rows, n, lanes_, sum);
     }
   }
@@ -544,18 +602,18 @@ class Matmul {
   void multiply_panels(const Tile& tile, const RowBlock& block, const float* rows,
                        const StickRow& y, int64_t depth, float* sum, Finish&& finish) const {
     const int64_t padded = round_up(depth, kPanel), step = depth_block(depth);
-    float* unpacked = panels.get(step * kTileColumns);
+    float* unpacked = panels.get(panel_room(step) * kTileColumns);
     for (int64_t k = 0; k < depth; k += step) {
       const int64_t some = std::min(step, depth - k);
-      const int64_t width = std::min(step, padded - k);
-      const float* a = rows + k * block.count + tile.row * width;
+      const int64_t width = row_room(std::min(step, padded - k));
+      const float* a = rows + row_at(k, step) * block.count + tile.row * width;
       const Continuation continuation{k == 0, k + some == depth};
       for_each_strip(tile, block, [&](int64_t row, int64_t count) {
         if (row == 0) {
           for (int64_t n = 0; n < tile.computed; n += lanes_) {
-            inputs_.multiply_fresh(
-                y, {k, some, tile.column + n, std::min(lanes_, tile.computed - n)},
-                {a, width, sum + n * count, lanes_, count, continuation}, unpacked + n * some);
+            multiply_fresh(tile, y, k, some, n,
+                           {a, width, sum + n * count, lanes_, count, continuation},
+                           unpacked + n * panel_room(some));
           }
         } else {
           multiply_strip(tile, a + row * width, width, unpacked, some, count,
@@ -566,12 +624,28 @@ class Matmul {
     }
   }
 
+  MultiplyPanels multiply_panels() const {
+    return pairs_ != nullptr ? pairs_->multiply : inputs_.y_kernels().panels;
+  }
+  // One stick of a tile, whose panels are unpacked on the way.
+  void multiply_fresh(const Tile& tile, const StickRow& y, int64_t k, int64_t depth, int64_t n,
+                      const MatmulInputs::Factors& factors, float* unpacked) const {
+    const int64_t columns = std::min(lanes_, tile.computed - n);
+    if (pairs_ == nullptr) {
+      inputs_.multiply_fresh(y, {k, depth, tile.column + n, columns}, factors, unpacked);
+      return;
+    }
+    unpack_stick(tile, y, k, depth, n, unpacked);
+    const auto& [a, lda, c, ldc, rows, continuation] = factors;
+    pairs_->multiply(a, lda, unpacked, c, ldc, rows, columns, depth, continuation);
+  }
+
   // Rows of x with all panels of a tile, in one block of depth.
   void multiply_strip(const Tile& tile, const float* a, int64_t lda, const float* panels,
                       int64_t depth, int64_t rows, float* sum, Continuation continuation) const {
     for (int64_t n = 0; n < tile.computed; n += lanes_) {
-      inputs_.y_kernels().panels(a, lda, panels + n * depth, sum + n * rows, lanes_, rows,
-                                 std::min(lanes_, tile.computed - n), depth, continuation);
+      multiply_panels()(a, lda, panels + n * panel_room(depth), sum + n * rows, lanes_, rows,
+                        std::min(lanes_, tile.computed - n), depth, continuation);
     }
   }
 
@@ -603,7 +677,8 @@ class Matmul {
   const MatmulStep& step_;
   const RunContext& context_;
   const MatmulKernels& kernels_;
-  const int64_t lanes_;  // of a stick of out
+  const PairKernels* const pairs_;  // nullptr: sums term by term
+  const int64_t lanes_;             // of a stick of out
   const MatmulInputs inputs_;
   const MatmulResults results_;
   int threads_ = 1;

@@ -5,10 +5,11 @@
 // they share: slices that use the same y form one product of all their rows, so y is unpacked once
 // whatever the number of cores or batches.
 //
-// Every element of out is one sum over k in rising order, each term added by a fused multiply-add.
-// It depends neither on threads nor on how cores divide rows and columns. Where cores divide k,
-// their sums are added in order of core number. What follows the sums, the epilogue, runs on the
-// tile machine before anything is stored.
+// Every element of out is one sum over k in rising order, each term added by a fused multiply-add,
+// or two at a time (matmul_pairs.h) if the context asks for it and the product is large. It depends
+// neither on threads nor on how cores divide rows and columns of a large product. Where cores
+// divide k, their sums are added in order of core number. What follows the sums, the epilogue, runs
+// on the tile machine before anything is stored.
 #pragma once
 
 #include <cstdint>

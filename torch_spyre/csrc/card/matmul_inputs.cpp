@@ -75,26 +75,25 @@ StickRow MatmulInputs::stick_row(std::byte* begin, const MatmulOperand& operand)
 
 // In the order in which they lie in memory: entries may be batches whose rows alternate.
 void MatmulInputs::unpack_rows(const MatmulStep::RowList& list, size_t part, const Range& range,
-                               float* to) const {
+                               float* to, int64_t step) const {
   const int64_t last = range.row + range.rows, stride = step_.x.row_stride;
   int64_t begin = 0;  // of the entry
   for (size_t i = 0; i < list.rows.size() && begin < last;) {
     const int64_t count = list.rows[i].count;
     const int64_t from = std::max(range.row, begin), end = std::min(last, begin + count);
     std::byte* row = x_[list.rows[i].x[part]] + (from - begin) * stride;
-    float* rows_to = to + (from - range.row) * range.columns;
+    float* rows_to = to + (from - range.row) * step;
     const int64_t entries =
         from == begin && end == begin + count ? alike(list, part, i, (last - begin) / count) : 1;
     if (entries > 1) {
       const int64_t apart = x_[list.rows[i + 1].x[part]] - row;
       for (int64_t r = 0; r < count; ++r) {
         unpack_columns(stick_row(row + r * stride, step_.x), apart,
-                       {0, entries, range.column, range.columns}, rows_to + r * range.columns,
-                       count * range.columns);
+                       {0, entries, range.column, range.columns}, rows_to + r * step, count * step);
       }
     } else if (from < end) {
       unpack_columns(stick_row(row, step_.x), stride, {0, end - from, range.column, range.columns},
-                     rows_to, range.columns);
+                     rows_to, step);
     }
     begin += entries * count;
     i += entries;

@@ -38,9 +38,9 @@ class MatmulInputs {
     return stick_row(y_[product.y[part]], step_.y);
   }
 
-  // Rows of a row list, one behind the other. What fills up the last 16 columns is never used.
-  void unpack_rows(const MatmulStep::RowList& list, size_t part, const Range& range,
-                   float* to) const;
+  // Rows of a row list, `step` floats apart. What fills up the last 16 columns is never used.
+  void unpack_rows(const MatmulStep::RowList& list, size_t part, const Range& range, float* to,
+                   int64_t step) const;
   // [columns / 16][rows][16], in the order of columns that the kernels of the format want.
   void unpack_panels(const StickRow& y, const Range& range, float* to) const;
   // The same, and c = a * y on the way.

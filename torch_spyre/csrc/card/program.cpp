@@ -351,7 +351,8 @@ void run_program(const ParsedProgram& program, std::span<const Address> argument
                      .lx = environment.lx,
                      .loop_index = {},
                      .shared = environment.shared,
-                     .translates = environment.translates};
+                     .translates = environment.translates,
+                     .pairs = environment.pairs};
   std::vector<int64_t> loop_index;
   loop_index.reserve(kMaxLoops);
   Totals totals;

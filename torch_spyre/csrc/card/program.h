@@ -91,6 +91,7 @@ struct RunEnvironment {
   StepObserver* observer = nullptr;  // who is told of steps, or nobody
   std::byte* shared = nullptr;       // what scratchpads hold, in one piece
   bool translates = true;            // tile programs run as machine code where they can
+  bool pairs = false;                // products add by pairs where that pays
 };
 
 // Runs a program to its end, on the calling thread and the pool. `arguments` are the device

@@ -91,6 +91,7 @@ struct RunContext {
   std::span<const int64_t> loop_index;  // of the loops around the step, outermost first
   std::byte* shared = nullptr;          // what scratchpads hold, in one piece
   bool translates = true;               // tile programs run as machine code where they can
+  bool pairs = false;                   // products add by pairs where that pays
 };
 
 OperandAddress parse_address(WordReader& reader, const StepHead& head);
