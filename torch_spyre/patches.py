@@ -13,7 +13,7 @@ import torch._tensor_str
 import torch.utils._device
 from torch import nn
 
-from torch_spyre import _C, logs, model_transfer
+from torch_spyre import _C, logs
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.impl import device as use_card
 
@@ -164,9 +164,9 @@ def _transfer_linear_weights() -> None:
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         if device is None or device.type != DEVICE_NAME or memory_format is not None:
             return original(self, *args, **kwargs)
-        return model_transfer.load_model_to_spyre(
-            self, dtype, device=device, non_blocking=non_blocking
-        )
+        from torch_spyre.model_transfer import load_model_to_spyre
+
+        return load_model_to_spyre(self, dtype, device=device, non_blocking=non_blocking)
 
     _replace(nn.Module, "to", to)
 

@@ -416,6 +416,40 @@ def test_settings_of_the_compiler_have_programs_of_their_own() -> None:
     assert eager.counters["compiled"] == compiled + 1
 
 
+def test_settings_are_compared_once_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler changes its own settings as it plans, and each call asks from then on."""
+    from torch_spyre._inductor import config
+
+    x = half(64, 128)
+    torch.sigmoid(x)
+    compared = []
+    stock = eager.settings
+    monkeypatch.setattr(eager, "settings", lambda: compared.append(1) or stock())
+    with config.patch(cores=2):
+        pass
+    compiled = eager.counters["compiled"]
+    for _ in range(20):
+        torch.sigmoid(x)
+    assert len(compared) == 1
+    assert eager.counters["compiled"] == compiled
+
+
+def test_settings_of_one_thread_are_not_those_of_another() -> None:
+    from torch_spyre._inductor import config
+
+    x = half(64, 128)
+    torch.sigmoid(x)
+    compiled = eager.counters["compiled"]
+    with config.patch(cores=2):
+        thread = threading.Thread(target=lambda: torch.sigmoid(x))
+        thread.start()
+        thread.join()
+        assert eager.counters["compiled"] == compiled
+        torch.sigmoid(x)  # with programs of its own, from the test before or compiled
+        assert eager.find_epoch() != 0
+    assert eager.find_epoch() == 0
+
+
 # ---- The rest of PyTorch ------------------------------------------------------------------------
 
 

@@ -23,6 +23,78 @@ def test_import_starts_nothing(script):
     )
 
 
+def test_import_loads_no_more_than_it_needs(script):
+    """`import torch` waits for all of these. What is not on the list waits for its first use."""
+    found = script(
+        """
+        import sys, torch
+        known = set(sys.modules)
+        import torch_spyre
+        print(*sorted(set(sys.modules) - known))
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
+    allowed = {
+        "torch.spyre",
+        "torch.utils._device",
+        "torch_spyre",
+        "torch_spyre._C",
+        "torch_spyre.compile_hooks",
+        "torch_spyre.constants",
+        "torch_spyre.device",
+        "torch_spyre.device.impl",
+        "torch_spyre.device.interface",
+        "torch_spyre.device.module",
+        "torch_spyre.garbage",
+        "torch_spyre.hardware",
+        "torch_spyre.import_hooks",
+        "torch_spyre.logs",
+        "torch_spyre.patches",
+        "torch_spyre.registration",
+    }
+    assert set(found.split()) <= allowed
+    assert "torch_spyre._C" in found.split()
+
+
+def test_keys_of_the_card_are_served_before_it_has_started(script):
+    """Fallbacks for them are registered late; the first tensor of a process may need them."""
+    out = script(
+        """
+        import torch
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        with FakeTensorMode(), torch.autocast("spyre", dtype=torch.float16):
+            x = torch.empty(3, 3, device="spyre:0")
+            print((x @ x).dtype, torch.sin(x).dtype)
+        for make in (
+            lambda: torch.sparse_coo_tensor((2, 2), device="spyre:0"),
+            lambda: torch.ops.aten.empty([2], dtype=torch.qint8, device=torch.device("spyre:0")),
+        ):
+            try:
+                make()
+            except NotImplementedError as problem:
+                print(problem)
+        print(torch.spyre.is_initialized())
+        """
+    )
+    assert out.splitlines() == [
+        "torch.float16 torch.float32",
+        "aten::_sparse_coo_tensor_with_dims: sparse tensors do not exist on spyre; "
+        "keep them on the cpu",
+        "aten::empty: quantized tensors do not exist on spyre; keep them on the cpu",
+        "False",
+    ]
+
+
+def test_autocast_switched_on_by_hand():
+    x = torch.ones(3, 3, device="spyre")
+    torch.set_autocast_enabled("spyre", True)
+    try:
+        assert (x @ x).dtype == torch.get_autocast_dtype("spyre")
+        assert torch.sin(x).dtype == torch.float32
+    finally:
+        torch.set_autocast_enabled("spyre", False)
+
+
 def test_import_without_autoload_registers_too(script):
     out = script(
         """
@@ -78,7 +150,7 @@ def test_documented_names_exist():
     assert not hasattr(torch.spyre, "__file__") and not hasattr(torch.spyre, "_C")
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = torch.spyre.nonsense
-    assert "SpyreTensorLayout" in dir(torch.spyre)
+    assert {"SpyreTensorLayout", "memory_stats", "eager_counts"} <= set(dir(torch.spyre))
     assert torch.spyre.get_amp_supported_dtype() == [torch.float16, torch.bfloat16]
     assert torch.spyre.memory is torch.accelerator.memory
 

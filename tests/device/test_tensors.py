@@ -334,6 +334,11 @@ def test_printing_reads_the_host_copy():
             "sparse tensors do not exist on spyre; keep them on the cpu",
         ),
         (
+            lambda t: t + torch.eye(4).to_sparse(),
+            NotImplementedError,
+            "aten::add: sparse tensors do not exist on spyre; keep them on the cpu",
+        ),
+        (
             lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.quint8),
             NotImplementedError,
             "quantized",

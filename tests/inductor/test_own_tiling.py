@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch._inductor.utils import fresh_inductor_cache
@@ -103,7 +101,7 @@ def test_cores_can_address_the_tensors_that_tiles_are_cut_from(monkeypatch):
     whole tensor."""
     x, limit = half(8192, 512), 4 << 20
     for module in (own_tiling, plan, joint_plan):
-        monkeypatch.setattr(module, "CARD", replace(CARD, span_bytes=limit))
+        monkeypatch.setattr(module, "CARD", CARD._replace(span_bytes=limit))
     torch._dynamo.reset()
     with config.patch(**SMALL), debug.listen() as record, fresh_inductor_cache():
         result = torch.compile(lambda x: torch.softmax(x, -1))(x)

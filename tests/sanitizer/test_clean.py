@@ -11,7 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = (
-    "tests/backend/test_run.py",
+    "tests/backend/test_run_fusion.py",
+    "tests/backend/test_run_indices.py",
+    "tests/backend/test_run_layouts.py",
+    "tests/backend/test_run_pointwise.py",
+    "tests/backend/test_run_products.py",
+    "tests/backend/test_run_reductions.py",
     "tests/inductor/test_blocks.py",
     "tests/inductor/test_graphs.py",
     "tests/inductor/test_programs.py",

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from torch_spyre._inductor.codegen.access import read_accesses
-from torch_spyre._inductor.codegen.superdsc import Views
+from torch_spyre._inductor.codegen.frames import Views
 from torch_spyre._inductor.division_search import Search
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.pricing import Content, Pricer, slices_of

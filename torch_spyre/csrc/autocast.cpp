@@ -1,5 +1,5 @@
 // Automatic mixed precision: PyTorch's own op lists, bound to the device; everything else falls
-// through.
+// through (late_fallbacks.cpp).
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -10,8 +10,6 @@ namespace {
 
 using namespace at;  // the macros below name ops and types unqualified
 using at::autocast::CastPolicy;
-
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 // As on CUDA: in half precision its gradient overflows before anybody notices.
 Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&,

@@ -86,9 +86,21 @@ EagerAnswer ask_python(const EagerQuestion& question) {
   }
 }
 
+// A ContextVar, as settings are: each thread has its own. Never released.
+PyObject* known_epoch = nullptr;
+
 int64_t read_epoch() {
   py::gil_scoped_acquire gil;
-  return py::module_::import("torch_spyre.ops.eager").attr("current_epoch")().cast<int64_t>();
+  PyObject* known = nullptr;
+  if (PyContextVar_Get(known_epoch, nullptr, &known) < 0) throw py::error_already_set();
+  const auto epoch = py::reinterpret_steal<py::object>(known);
+  if (!epoch.is_none()) return epoch.cast<int64_t>();
+  return py::module_::import("torch_spyre.ops.eager").attr("find_epoch")().cast<int64_t>();
+}
+
+void ask_for_epoch(const py::object& known) {
+  if (known_epoch == nullptr) known_epoch = py::object(known).release().ptr();
+  set_eager_epoch_reader(&read_epoch);
 }
 
 // ---- Programs ----------------------------------------------------------------------------------
@@ -162,7 +174,7 @@ void bind_eager(py::module& m) {
     NoGil no_gil;
     clear_eager_programs();
   });
-  m.def("_ask_for_eager_epoch", [] { set_eager_epoch_reader(&read_epoch); });
+  m.def("_ask_for_eager_epoch", &ask_for_epoch, py::arg("known"));
   set_eager_resolver(&ask_python);
 }
 

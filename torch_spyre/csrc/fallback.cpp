@@ -542,8 +542,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 
 // Where PyTorch has both a CPU kernel and a composite one for every device, the device would get
 // the composite: more operations, each rounding its result. The CPU kernel in one piece is better.
-bool prefers_cpu_kernel(const c10::OperatorHandle& op) {
-  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return false;
+bool has_composite_kernel(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
@@ -551,10 +550,10 @@ bool prefers_cpu_kernel(const c10::OperatorHandle& op) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   auto& dispatcher = c10::Dispatcher::singleton();
-  for (const auto& name : dispatcher.getAllOpNames()) {
+  for (const auto& name : dispatcher.getAllOpNamesForDispatchKey(c10::DispatchKey::CPU)) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     auto op = dispatcher.findOp(name);
-    if (op && prefers_cpu_kernel(*op) && !is_eager_operation(*op)) {
+    if (op && has_composite_kernel(*op) && !is_eager_operation(*op)) {
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
     }
   }

@@ -19,6 +19,7 @@
 #include "fallback.h"
 #include "hooks.h"
 #include "job_plan_bindings.h"
+#include "late_fallbacks.h"
 #include "runtime.h"
 #include "sanitizer_bindings.h"
 #include "storage.h"
@@ -66,6 +67,7 @@ void bind_runtime(py::module& m) {
   m.def("_adds_pairs", &adds_pairs);
   m.def("_set_adds_pairs", &set_adds_pairs, py::arg("on"),
         "Whether large products are added by pairs from now on; SPYRE_PAIRS says it at the start.");
+  m.def("_register_late_fallbacks", &register_late_fallbacks);
   m.def("_settings", [] { return settings_dict(settings()); });
   m.def("_read_settings", [] { return settings_dict(read_settings()); });
   m.def(

@@ -14,6 +14,7 @@
 #include "card/sanitizer.h"
 #include "eager.h"
 #include "job_plan.h"
+#include "late_fallbacks.h"
 
 namespace spyre {
 namespace {
@@ -94,6 +95,7 @@ void mark_bad_fork() { g_bad_fork = true; }
 
 void start() {
   if (in_bad_fork()) refuse_bad_fork();
+  register_late_fallbacks();  // takes the dispatcher's lock: not under ours
   std::lock_guard<std::mutex> lock(g_mutex);
   if (g_started) return;
   const Settings& s = settings();

@@ -10,13 +10,24 @@ namespace {
 
 namespace py = pybind11;
 
-// torch.spyre.SanitizerError; never released: errors may come until the very end.
-PyObject* error_class = nullptr;
+// torch.spyre.SanitizerError; never released: errors may come until the very end. When Python
+// cannot import any more, its base class says the same.
+PyObject* error_class() {
+  static PyObject* type = nullptr;  // set under the GIL, which an import may let go: perhaps twice
+  if (type != nullptr) return type;
+  try {
+    const auto module = py::module_::import("torch_spyre.device.sanitizer");
+    type = py::object(module.attr("SanitizerError")).release().ptr();
+    return type;
+  } catch (const py::error_already_set&) {
+    return PyExc_RuntimeError;
+  }
+}
 
 // What the queue hands on as it is, and PyTorch's own bindings turn into the right Python error.
 struct SanitizerError final : torch::PyTorchError, card::KeptError {
   explicit SanitizerError(const std::string& text) : torch::PyTorchError(text) {}
-  PyObject* python_type() override { return error_class ? error_class : PyExc_RuntimeError; }
+  PyObject* python_type() override { return error_class(); }
 };
 
 [[noreturn]] void raise(const card::SanitizerFindings& findings) {
@@ -49,13 +60,6 @@ void bind_sanitizer(py::module& m) {
       PyErr_SetString(found.python_type(), found.what());
     }
   });
-  m.def(
-      "_set_sanitizer_error",
-      [](const py::object& type) {
-        Py_XDECREF(error_class);
-        error_class = py::object(type).release().ptr();
-      },
-      py::arg("type"));
   m.def("_set_sanitizing", &set_sanitizing, py::arg("on"),
         "Check every access of device programs, or no longer. Waits for the cards.");
   m.def("_is_sanitizing", &card::is_sanitizing);

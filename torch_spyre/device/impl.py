@@ -43,6 +43,8 @@ def is_initialized() -> bool:
 
 def _lazy_init() -> None:
     _C.start_runtime()
+    # With the card, which takes its time anyway: the first operation need not wait for it.
+    import torch_spyre.ops.eager  # noqa: F401
 
 
 init = _lazy_init
@@ -98,7 +100,9 @@ class device_of(device):
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """The dtypes that torch.autocast may use here."""
+    """The dtypes that torch.autocast may use here. It asks before anything else, and tensors need
+    not exist by then: fake ones have the keys of the card, too."""
+    _C._register_late_fallbacks()
     return [torch.float16, torch.bfloat16]
 
 

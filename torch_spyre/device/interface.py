@@ -10,7 +10,6 @@ from typing import Any
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device import impl, memory, properties, streams
 from torch_spyre.import_hooks import after_import
 
 
@@ -27,6 +26,8 @@ def _register(dynamo: Any) -> None:
 
 
 def _make_interface(base: Any) -> Any:
+    from torch_spyre.device import impl, memory, properties, streams
+
     class SpyreInterface(base):
         device = impl.device
         Event = streams.Event

@@ -3,43 +3,47 @@
 It is made by hand rather than being a file: lookups of `__file__` and `_C` raise AttributeError, so
 that code which probes device modules with hasattr() starts nothing, and every public name of
 `torch_spyre._C` is forwarded (`torch.spyre.SpyreTensorLayout`, `torch.spyre.set_downcast_warning`).
+
+`import torch` waits for this module, so the others are imported when one of their names is asked
+for first.
 """
 
 from __future__ import annotations
 
+import importlib
 import types
 from typing import Any
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device import counters, impl, memory, properties, random, sanitizer, streams
-from torch_spyre.ops import eager, fallbacks
+from torch_spyre.device import impl
 
-_NAMES: dict[types.ModuleType, tuple[str, ...]] = {
-    impl: (
-        "is_available",
-        "is_initialized",
-        "device_count",
-        "current_device",
-        "set_device",
-        "device",
-        "device_of",
-        "init",
-        "get_amp_supported_dtype",
-        "is_bf16_supported",
-        "_is_in_bad_fork",
-        "_is_compiled",
-        "_lazy_init",
-        "_exchange_device",
-        "_maybe_exchange_device",
-    ),
-    properties: (
+_OF_IMPL = (
+    "is_available",
+    "is_initialized",
+    "device_count",
+    "current_device",
+    "set_device",
+    "device",
+    "device_of",
+    "init",
+    "get_amp_supported_dtype",
+    "is_bf16_supported",
+    "_is_in_bad_fork",
+    "_is_compiled",
+    "_lazy_init",
+    "_exchange_device",
+    "_maybe_exchange_device",
+)
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "device.properties": (
         "SpyreDeviceProperties",
         "get_device_properties",
         "get_device_name",
         "get_device_capability",
     ),
-    random: (
+    "device.random": (
         "default_generators",
         "manual_seed",
         "manual_seed_all",
@@ -49,7 +53,7 @@ _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
         "set_rng_state",
         "initial_seed",
     ),
-    memory: (
+    "device.memory": (
         "empty_cache",
         "max_memory_allocated",
         "max_memory_reserved",
@@ -61,7 +65,7 @@ _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
         "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     ),
-    streams: (
+    "device.streams": (
         "Event",
         "Stream",
         "current_stream",
@@ -70,18 +74,18 @@ _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
         "stream",
         "synchronize",
     ),
-    counters: (
+    "device.counters": (
         "counters",
         "reset_counters",
     ),
-    sanitizer: ("SanitizerError", "is_sanitizing", "sanitizer"),
-    eager: (
+    "device.sanitizer": ("SanitizerError", "is_sanitizing", "sanitizer"),
+    "ops.eager": (
         "eager_counts",
         "reset_eager_counts",
         "get_eager",
         "set_eager",
     ),
-    fallbacks: (
+    "ops.fallbacks": (
         "FallbackWarning",
         "fallback_counts",
         "reset_fallback_counts",
@@ -89,6 +93,8 @@ _NAMES: dict[types.ModuleType, tuple[str, ...]] = {
         "set_fallback_warning",
     ),
 }
+
+_WHERE = {name: source for source, names in _NAMES.items() for name in names}
 
 # Inductor looks for these on a device module; the compiler registers itself otherwise.
 _PLACEHOLDERS = ("Scheduling", "GraphLowering", "Lowering", "Codegen", "Compile")
@@ -109,6 +115,10 @@ class _SpyreModule(types.ModuleType):
             import torch
 
             return torch.accelerator.memory
+        if name in _WHERE:
+            found = getattr(importlib.import_module(f"torch_spyre.{_WHERE[name]}"), name)
+            setattr(self, name, found)
+            return found
         try:
             return getattr(_C, name)
         except AttributeError:
@@ -116,7 +126,7 @@ class _SpyreModule(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         public = [name for name in dir(_C) if not name.startswith("_")]
-        return sorted({*super().__dir__(), *public, "memory"})
+        return sorted({*super().__dir__(), *_WHERE, *public, "memory"})
 
 
 def build() -> types.ModuleType:
@@ -124,9 +134,8 @@ def build() -> types.ModuleType:
     module = _SpyreModule(
         f"torch.{DEVICE_NAME}", "The Spyre accelerator: devices, memory, streams, random numbers."
     )
-    for source, names in _NAMES.items():
-        for name in names:
-            setattr(module, name, getattr(source, name))
+    for name in _OF_IMPL:
+        setattr(module, name, getattr(impl, name))
     for name in _PLACEHOLDERS:
         setattr(module, name, None)
     module._impl = impl  # type: ignore[attr-defined]

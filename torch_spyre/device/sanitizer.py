@@ -103,6 +103,3 @@ def sanitizer() -> Iterator[None]:
 def is_sanitizing() -> bool:
     """Whether device programs are being checked, or will be once the card runs."""
     return _C._is_sanitizing() or bool(_C._settings()["sanitize"])
-
-
-_C._set_sanitizer_error(SanitizerError)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextvars
 import hashlib
+import itertools
 import json
 import sys
 import threading
@@ -136,12 +137,18 @@ def describe(operation: str, arguments: list[Any], inputs: list[Any]) -> str:
 # ---- Settings of the compiler -------------------------------------------------------------------
 
 _epochs: dict[tuple[Any, ...], int] = {}
+_numbers = itertools.count(1)
+_epoch: contextvars.ContextVar[int | None] = contextvars.ContextVar("epoch", default=None)
+"""Of this context, which has settings of its own; None: not known since they were changed. It is
+asked for in each call: comparing all settings takes five times as long as the rest of a call."""
 _watched = False
 
 
-def current_epoch() -> int:
+def find_epoch() -> int:
     """A number for the settings as they are now, 0 for those of the environment."""
-    return _epochs.setdefault(settings(), len(_epochs))
+    epoch = _epochs.setdefault(settings(), next(_numbers))
+    _epoch.set(epoch)
+    return epoch
 
 
 def _watch_settings() -> None:
@@ -154,14 +161,15 @@ def _watch_settings() -> None:
     config: Any = compiler_config()
     defaults = {name: entry.default for name, entry in config._config.items()}
     _epochs[tuple(sorted((n, repr(v)) for n, v in defaults.items()))] = 0
-    if current_epoch() != 0:
-        _C._ask_for_eager_epoch()
+    if find_epoch() != 0:
+        _C._ask_for_eager_epoch(_epoch)
     kind: Any = type(config)
     stock = kind.__setattr__
 
     def watched(self: Any, name: str, value: Any) -> None:
         stock(self, name, value)
-        _C._ask_for_eager_epoch()
+        _epoch.set(None)
+        _C._ask_for_eager_epoch(_epoch)
 
     kind.__setattr__ = watched
 

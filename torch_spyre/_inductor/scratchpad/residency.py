@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.codegen.access import InvalidOpSpec, kind_of
+from torch_spyre._inductor.codegen.frames import frame_of
 from torch_spyre._inductor.codegen.ring_moves import RING_MOVE, ring_spec
-from torch_spyre._inductor.codegen.superdsc import frame_of
 from torch_spyre._inductor.graph import Access, Buffer, Operation, Origin
 from torch_spyre._inductor.op_spec import OpSpec
 from torch_spyre._inductor.scratchpad import plan_layout

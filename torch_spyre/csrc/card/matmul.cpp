@@ -10,15 +10,13 @@
 // With few rows there is no use in storing what is unpacked of y: it is multiplied on the fly.
 #include "matmul.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <memory>
 
 #include "matmul_inputs.h"
 #include "matmul_kernels.h"
 #include "matmul_pairs.h"
 #include "matmul_results.h"
+#include "matmul_room.h"
 
 namespace spyre::card {
 
@@ -47,16 +45,7 @@ namespace {
 using RowList = MatmulStep::RowList;
 using Product = MatmulStep::Product;
 
-// A panel of y, kDepthBlock x 16 floats, stays in the L1 cache, a strip of x and the panels of a
-// tile in the L2 cache.
-constexpr int64_t kWholeDepth = 512;  // up to which depth is one block
-constexpr int64_t kDepthBlock = 384;
-constexpr int64_t kDirectDepth = 128;       // the same for what is multiplied on the fly
-constexpr int64_t kShallowDepth = 64;       // up to which a strip is in the L1 cache, too
-constexpr int64_t kStripFloats = 36 << 10;  // of x
-constexpr int64_t kMostStripRows = 96;
-constexpr int64_t kLeastStripRows = 48;
-constexpr int64_t kStripStep = 24;        // rows; whole blocks of any kernel
+constexpr int64_t kDirectDepth = 128;     // blocks of depth of what is multiplied on the fly
 constexpr int64_t kTileRows = 384;        // enough to pay for unpacking y
 constexpr int64_t kWholeTileRows = 1536;  // where depth is one block, and sums are stored at once
 constexpr int64_t kLeastTileRows = 120;
@@ -70,53 +59,6 @@ constexpr int64_t kAloneFloats = 256 << 10;  // up to which a thread unpacks x f
 constexpr int64_t kSerialWork = 512 << 10;   // multiplications for which threads do not pay
 constexpr int64_t kSerialFloats = 64 << 10;  // of x, likewise for unpacking
 constexpr int64_t kLeastPairDepth = 64;
-
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-int64_t pieces_of(int64_t value, int64_t piece) { return (value + piece - 1) / piece; }
-
-// Width of the blocks of a depth, whole panels; the last one may be smaller.
-int64_t depth_block(int64_t depth) {
-  const int64_t blocks = depth <= kWholeDepth ? 1 : pieces_of(depth, kDepthBlock);
-  return round_up(std::max<int64_t>(pieces_of(depth, blocks), 1), kPanel);
-}
-
-int64_t strip_rows(int64_t depth_block) {
-  if (depth_block <= kShallowDepth) return kLeastStripRows;
-  const int64_t rows = kStripFloats / depth_block / kStripStep * kStripStep;
-  return std::clamp(rows, kLeastStripRows, kMostStripRows);
-}
-
-// Panels of several megabytes that all strips walk through are more small pages than a processor
-// remembers. A wish that the system may ignore.
-void advise_large_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
-#if defined(MADV_HUGEPAGE)
-  constexpr size_t kLargePage = 2 << 20;
-  if (bytes >= 2 * kLargePage) (void)::madvise(data, bytes, MADV_HUGEPAGE);
-#endif
-}
-
-// Memory of a thread that is kept from one step to the next, so that its pages are touched once.
-class Scratch {
- public:
-  float* get(int64_t floats) {
-    if (floats > size_) {
-      data_.reset();  // before the next: never both
-      const size_t bytes = floats * sizeof(float);
-      data_.reset(static_cast<float*>(::operator new(bytes, kAlignment)));
-      size_ = floats;
-      advise_large_pages(data_.get(), bytes);
-    }
-    return data_.get();
-  }
-
- private:
-  static constexpr std::align_val_t kAlignment{4096};
-  struct Free {
-    void operator()(float* data) const { ::operator delete(data, kAlignment); }
-  };
-  std::unique_ptr<float, Free> data_;
-  int64_t size_ = 0;
-};
 
 thread_local Scratch shared_rows;    // of the thread that runs a step: x for all threads
 thread_local Scratch shared_panels;  // likewise of y
@@ -148,6 +90,7 @@ class Matmul {
         context_(context),
         kernels_(matmul_kernels(simd)),
         pairs_(context.pairs && has_pairs(step) ? pair_kernels(simd) : nullptr),
+        room_(pairs_ != nullptr),
         lanes_(step.epilogue.lanes),
         inputs_(step, head, context, simd),
         results_(step, head, context, simd) {
@@ -167,7 +110,7 @@ class Matmul {
     for (size_t i = 0; i < step_.row_lists.size(); ++i) {
       const RowList& list = step_.row_lists[i];
       int64_t row_floats = 0;
-      for (int64_t depth : list.depths) row_floats += row_end(depth);
+      for (int64_t depth : list.depths) row_floats += room_.row_end(depth);
       const int64_t most =
           std::max(kMostStripRows, kPackedFloats / std::max<int64_t>(row_floats, 1));
       const int64_t blocks = pieces_of(list.count, most);
@@ -188,26 +131,6 @@ class Matmul {
   }
 
  private:
-  // ---- Room -----------------------------------------------------------------------------------
-  //
-  // Of unpacked rows, and of panels for a column, in each block of depth. Pairs keep what they know
-  // of a row or panel behind it.
-
-  int64_t row_room(int64_t width) const { return width + (pairs_ != nullptr ? kRowFacts : 0); }
-  int64_t panel_room(int64_t depth) const { return depth + (pairs_ != nullptr ? kPanelFacts : 0); }
-  // Where a block of depth begins, or what is behind the last one ends: for one row, or column.
-  int64_t row_at(int64_t k, int64_t step) const { return k + pieces_of(k, step) * row_room(0); }
-  int64_t panel_at(int64_t k, int64_t step) const { return k + pieces_of(k, step) * panel_room(0); }
-  int64_t row_end(int64_t depth) const {
-    return row_at(round_up(depth, kPanel), depth_block(depth));
-  }
-  int64_t panel_end(int64_t depth) const { return panel_at(depth, depth_block(depth)); }
-  // Kernels may read rows behind the last.
-  float* get_rows(Scratch& scratch, int64_t floats, int64_t width) const {
-    return scratch.get(floats + (pairs_ != nullptr ? kPairRows * row_room(width) : 0));
-  }
-  int64_t micro_rows() const { return pairs_ != nullptr ? kPairRows : kMicroRows; }
-
   static bool has_pairs(const MatmulStep& step) {
     const auto is_short = [](const MatmulOperand& operand) {
       return bytes_per_elem(operand.format) <= 2;
@@ -284,13 +207,13 @@ class Matmul {
     std::vector<Columns> columns;
     int64_t floats = 0;
     for (const Tile& tile : tiles_) {
-      if (!columns.empty() && floats + tile.computed * panel_end(depth) > kPackedFloats) {
+      if (!columns.empty() && floats + tile.computed * room_.panel_end(depth) > kPackedFloats) {
         run_strips(block, depth, columns, floats);
         columns.clear();
         floats = 0;
       }
       columns.push_back({tile, nullptr});
-      floats += tile.computed * panel_end(depth);
+      floats += tile.computed * room_.panel_end(depth);
     }
     run_strips(block, depth, columns, floats);
   }
@@ -300,18 +223,18 @@ class Matmul {
     float* data = shared_panels.get(floats);
     for (Columns& some : columns) {
       some.panels = data;
-      data += some.tile.computed * panel_end(depth);
+      data += some.tile.computed * room_.panel_end(depth);
     }
     const int64_t step = depth_block(depth), blocks = pieces_of(depth, step);
     share(static_cast<int64_t>(columns.size()) * blocks, [&](int64_t i) {
       const Columns& some = columns[i / blocks];
       const int64_t k = i % blocks * step;
       unpack_panels(some.tile, inputs_.y(*some.tile.product, 0), k, std::min(step, depth - k),
-                    some.panels + panel_at(k, step) * some.tile.computed);
+                    some.panels + room_.panel_at(k, step) * some.tile.computed);
     });
     // The same number for each thread, and all of about the same size.
     const int64_t strips = round_up(pieces_of(block.count, strip_rows(step)), threads_);
-    const int64_t micro = micro_rows(), pieces = pieces_of(block.count, micro);
+    const int64_t micro = room_.micro_rows(), pieces = pieces_of(block.count, micro);
     share(strips, [&](int64_t i) {
       const int64_t row = pieces * i / strips * micro;
       const int64_t end = std::min(pieces * (i + 1) / strips * micro, block.count);
@@ -322,14 +245,14 @@ class Matmul {
   void run_strip(const RowBlock& block, int64_t depth, const std::vector<Columns>& columns,
                  int64_t row, int64_t rows) const {
     const int64_t step = depth_block(depth), padded = round_up(depth, kPanel);
-    float* a = get_rows(own_rows, row_room(step) * rows, step);
+    float* a = own_rows.get(room_.row(step) * rows + room_.behind(step));
     const auto unpack = [&](int64_t k, int64_t width) {
       unpack_rows(step_.row_lists[block.list], 0, {block.first + row, rows, k, width}, a);
     };
     if (depth <= step) {
       unpack(0, padded);
       for (const Columns& some : columns) {
-        multiply_whole(some.tile, block, row, a, row_room(padded), some.panels, depth, rows);
+        multiply_whole(some.tile, block, row, a, room_.row(padded), some.panels, depth, rows);
       }
       return;
     }
@@ -345,8 +268,8 @@ class Matmul {
         unpack(k, width);
         for (size_t i = c; i < end; ++i) {
           const Tile& tile = columns[i].tile;
-          multiply_strip(tile, a, row_room(width),
-                         columns[i].panels + panel_at(k, step) * tile.computed, some, rows,
+          multiply_strip(tile, a, room_.row(width),
+                         columns[i].panels + room_.panel_at(k, step) * tile.computed, some, rows,
                          sum_of(i), {k == 0, k + some == depth});
         }
       }
@@ -375,7 +298,7 @@ class Matmul {
       // With few rows most of the time goes into reading y: one column of sticks after the other.
       const bool narrow = block.count <= kFewRows;
       const int64_t row_step =
-          round_up(pieces_of(block.count, pieces_of(block.count, most_rows)), micro_rows());
+          round_up(pieces_of(block.count, pieces_of(block.count, most_rows)), room_.micro_rows());
       const int64_t column_step = narrow ? kNarrowColumns : most_columns;
       for (int64_t user = 0; user < step_.row_lists[block.list].users; ++user) {
         const Product& product = products_[b][user];
@@ -422,7 +345,7 @@ class Matmul {
     };
     int64_t floats = 0;
     for (const RowBlock& block : blocks_) floats += block.floats;
-    float* data = get_rows(shared_rows, floats, kWholeDepth);
+    float* data = shared_rows.get(floats + room_.behind(kWholeDepth));
     std::vector<Piece> pieces;
     for (size_t b = 0; b < blocks_.size(); ++b) {
       blocks_[b].data = data;
@@ -443,7 +366,7 @@ class Matmul {
 
   void run_block(int64_t b) {
     RowBlock block = blocks_[b];
-    block.data = get_rows(own_rows, block.floats, kWholeDepth);
+    block.data = own_rows.get(block.floats + room_.behind(kWholeDepth));
     unpack_rows(block, 0, block.count);
     const size_t next = static_cast<size_t>(b) + 1;
     const int64_t end =
@@ -461,15 +384,15 @@ class Matmul {
       for (int64_t k = 0; k < depth; k += step) {
         const int64_t width = std::min(step, depth - k);
         unpack_rows(list, part, {block.first + first, last - first, k, width},
-                    data + row_at(k, step) * block.count + first * row_room(width));
+                    data + room_.row_at(k, step) * block.count + first * room_.row(width));
       }
-      data += row_end(list.depths[part]) * block.count;
+      data += room_.row_end(list.depths[part]) * block.count;
     }
   }
   // One block of depth.
   void unpack_rows(const RowList& list, size_t part, const MatmulInputs::Range& range,
                    float* to) const {
-    const int64_t room = row_room(range.columns);
+    const int64_t room = room_.row(range.columns);
     inputs_.unpack_rows(list, part, range, to, room);
     if (pairs_ != nullptr) {
       const int64_t depth = std::min(range.columns, list.depths[part] - range.column);
@@ -480,7 +403,7 @@ class Matmul {
   void unpack_panels(const Tile& tile, const StickRow& y, int64_t k, int64_t depth,
                      float* to) const {
     for (int64_t n = 0; n < tile.computed; n += lanes_) {
-      unpack_stick(tile, y, k, depth, n, to + n * panel_room(depth));
+      unpack_stick(tile, y, k, depth, n, to + n * room_.panel(depth));
     }
   }
   void unpack_stick(const Tile& tile, const StickRow& y, int64_t k, int64_t depth, int64_t n,
@@ -509,7 +432,7 @@ class Matmul {
       float* sum = part == 0 ? total : total + count;
       multiply(tile, block, part, rows, sum, [](int64_t, int64_t, float*) {});
       if (part > 0) kernels_.add(total, sum, count);
-      rows += row_end(list.depths[part]) * block.count;
+      rows += room_.row_end(list.depths[part]) * block.count;
     }
     for_each_strip(tile, block, [&](int64_t row, int64_t some) {
       finish(row, some, total + row * tile.columns);
@@ -524,9 +447,9 @@ class Matmul {
   }
   void run_whole_tile(const Tile& tile, const RowBlock& block) const {
     const int64_t depth = step_.row_lists[block.list].depths[0];
-    const int64_t width = row_room(round_up(depth, kPanel));
+    const int64_t width = room_.row(round_up(depth, kPanel));
     const StickRow y = inputs_.y(*tile.product, 0);
-    float* unpacked = panels.get(panel_room(depth) * kTileColumns);
+    float* unpacked = panels.get(room_.panel(depth) * kTileColumns);
     for_each_strip(tile, block, [&](int64_t row, int64_t rows) {
       const float* a = block.data + (tile.row + row) * width;
       if (row > 0) {
@@ -536,7 +459,7 @@ class Matmul {
       float* sum = sums.get(rows * lanes_);
       for (int64_t n = 0; n < tile.columns; n += lanes_) {
         multiply_fresh(tile, y, 0, depth, n, {a, width, sum, lanes_, rows, {true, true}},
-                       unpacked + n * panel_room(depth));
+                       unpacked + n * room_.panel(depth));
         store(tile, block, tile.row, rows, n, lanes_, sum);
       }
     });
@@ -545,7 +468,7 @@ class Matmul {
                       int64_t lda, const float* panels, int64_t depth, int64_t rows) const {
     float* sum = sums.get(rows * lanes_);
     for (int64_t n = 0; n < tile.columns; n += lanes_) {
-      multiply_panels()(a, lda, panels + n * panel_room(depth), sum, lanes_, rows,
+      multiply_panels()(a, lda, panels + n * room_.panel(depth), sum, lanes_, rows,
                         std::min(lanes_, tile.computed - n), depth, {true, true});
       store(tile, block, row, rows, n, lanes_, sum);
     }
@@ -600,18 +523,18 @@ class Matmul {
   void multiply_panels(const Tile& tile, const RowBlock& block, const float* rows,
                        const StickRow& y, int64_t depth, float* sum, Finish&& finish) const {
     const int64_t padded = round_up(depth, kPanel), step = depth_block(depth);
-    float* unpacked = panels.get(panel_room(step) * kTileColumns);
+    float* unpacked = panels.get(room_.panel(step) * kTileColumns);
     for (int64_t k = 0; k < depth; k += step) {
       const int64_t some = std::min(step, depth - k);
-      const int64_t width = row_room(std::min(step, padded - k));
-      const float* a = rows + row_at(k, step) * block.count + tile.row * width;
+      const int64_t width = room_.row(std::min(step, padded - k));
+      const float* a = rows + room_.row_at(k, step) * block.count + tile.row * width;
       const Continuation continuation{k == 0, k + some == depth};
       for_each_strip(tile, block, [&](int64_t row, int64_t count) {
         if (row == 0) {
           for (int64_t n = 0; n < tile.computed; n += lanes_) {
             multiply_fresh(tile, y, k, some, n,
                            {a, width, sum + n * count, lanes_, count, continuation},
-                           unpacked + n * panel_room(some));
+                           unpacked + n * room_.panel(some));
           }
         } else {
           multiply_strip(tile, a + row * width, width, unpacked, some, count,
@@ -642,7 +565,7 @@ class Matmul {
   void multiply_strip(const Tile& tile, const float* a, int64_t lda, const float* panels,
                       int64_t depth, int64_t rows, float* sum, Continuation continuation) const {
     for (int64_t n = 0; n < tile.computed; n += lanes_) {
-      multiply_panels()(a, lda, panels + n * panel_room(depth), sum + n * rows, lanes_, rows,
+      multiply_panels()(a, lda, panels + n * room_.panel(depth), sum + n * rows, lanes_, rows,
                         std::min(lanes_, tile.computed - n), depth, continuation);
     }
   }
@@ -676,7 +599,8 @@ class Matmul {
   const RunContext& context_;
   const MatmulKernels& kernels_;
   const PairKernels* const pairs_;  // nullptr: sums term by term
-  const int64_t lanes_;             // of a stick of out
+  const MatmulRoom room_;
+  const int64_t lanes_;  // of a stick of out
   const MatmulInputs inputs_;
   const MatmulResults results_;
   int threads_ = 1;
