@@ -65,7 +65,7 @@ GROUPS = {
     "compiling": Group(
         "Compiling",
         "Time from `torch.compile` to the first result, imports not counted, each in a process of "
-        "its own, the best of two that alternate (of one for whole decoders). Cold: empty caches. "
+        "its own, the best of two or three that alternate. Cold: empty caches. "
         "Warm: the caches that the cold process left. The peer is Inductor for the CPU in float32, "
         "PyTorch {torch}. *bundles compiled* are device programs that were made, *bundles reused* "
         "those that an earlier layer or process had made already. *operations* are what the "

@@ -67,9 +67,9 @@ class Case:
 
 CASES = [
     Case("decoder block", "prefill", (1, 128, 128, 256, 4, 2, 512), (1.0, None), 2),
-    Case("MiniLM 8x128", "minilm", (8, 128), (0.5, 1.0), 2),
-    Case("decoder, 6 layers", "decoder", (6,)),
-    Case("decoder, 24 layers", "decoder", (24,)),
+    Case("MiniLM 8x128", "minilm", (8, 128), (0.5, 1.0), 3),
+    Case("decoder, 6 layers", "decoder", (6,), rounds=2),
+    Case("decoder, 24 layers", "decoder", (24,), rounds=2),
 ]
 STATES = ("cold", "warm")
 

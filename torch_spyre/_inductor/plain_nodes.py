@@ -92,9 +92,13 @@ def _is_watched() -> bool:
 def lower(graph: GraphLowering, node: Node) -> Any:
     """Lower a plain node."""
     args, kwargs = graph.fetch_args_kwargs_from_env(node)
-    before = ir.IRNode._current_origins, ir.IRNode._current_stream_idx, graph.current_node
-    ir.IRNode._current_origins = before[0] | _origins(node, args, kwargs)
-    ir.IRNode._current_stream_idx = None
+    origins = ir.IRNode._current_origins
+    before, stream, outer_node = origins._dict, ir.IRNode._current_stream_idx, graph.current_node
+    # What the set holds is exchanged, not the set: an attribute of a class with a hundred
+    # subclasses that changes empties what the interpreter knows of all their methods.
+    origins._dict = {**before, **_origins(node, args, kwargs)._dict}
+    if stream is not None:
+        ir.IRNode._current_stream_idx = None
     graph.current_node = node
     outer = V.get_current_node(False)
     V.set_current_node(node)
@@ -104,7 +108,10 @@ def lower(graph: GraphLowering, node: Node) -> Any:
             _consider_storing(result, len(node.users))
     finally:
         V.set_current_node(outer)
-        ir.IRNode._current_origins, ir.IRNode._current_stream_idx, graph.current_node = before
+        origins._dict = before
+        if stream is not None:
+            ir.IRNode._current_stream_idx = stream
+        graph.current_node = outer_node
     inductor_graph.assign_origin_node(result, node)
     graph.register_users_of(result)
     return result
