@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 
 from torch_spyre.constants import BYTES_IN_STICK
@@ -148,17 +148,21 @@ def _route(digits: tuple[Digit, ...], source: CoreView, target: CoreView) -> Rou
     for core in source.holding_cores:
         key = tuple([_value(digits[n].source, core) for n in given])
         holders.setdefault(key, []).append(core)
+    # For every core the same: what it gathers, and where a given digit comes from.
+    points = [
+        (values, sum(value * target_strides[n] for n, value in zip(gathered, values)))
+        for values in product(*(range(digits[n].size) for n in gathered))
+    ]
+    places = [(gathered.index(n) if n in gathered else -1, n) for n in given]
     transfers = []
     for core in target.holding_cores:
-        for values in product(*(range(digits[n].size) for n in gathered)):
-            wanted = dict(zip(gathered, values))
-            for n, digit in enumerate(digits):
-                if digit.target is not None:
-                    wanted[n] = digit.target[core]
-            key = tuple([wanted[n] for n in given])
-            near = min(holders[key], key=lambda other: (_distance(other, core), other))
-            here = sum(wanted[n] * source_strides[n] for n in wanted if digits[n].source is None)
-            there = sum(value * target_strides[n] for n, value in zip(gathered, values))
+        own = {n: digit.target[core] for n, digit in enumerate(digits) if digit.target is not None}
+        here = sum(value * source_strides[n] for n, value in own.items())
+        for values, there in points:
+            having = holders[tuple([values[at] if at >= 0 else own[n] for at, n in places])]
+            near = having[0]
+            if len(having) > 1:
+                near = min(having, key=lambda other: (_distance(other, core), other))
             transfers.append(Transfer(near, core, here, there))
     axes = tuple(
         BoxAxis(digits[n].size, source_strides[n], target_strides[n]) for n in reversed(box)
@@ -200,11 +204,18 @@ def _traffic(transfers: Sequence[Transfer], size: int) -> tuple[int, int]:
             reach[0] = max(reach[0], ahead)
         else:
             reach[1] = max(reach[1], CARD.cores - ahead)
-    links = [[0] * CARD.cores, [0] * CARD.cores]
+    # How many more than over the link before: a reach adds at its first link and ends behind its
+    # last one. Twice around, because it may begin near the end.
+    changes = [[0] * (2 * CARD.cores + 1) for _ in range(2)]
     total = 0
-    for (source, _), reach in farthest.items():
-        for direction, (hops, step) in enumerate(zip(reach, (1, -1))):
-            total += hops * size
-            for hop in range(hops):
-                links[direction][(source + step * hop) % CARD.cores] += size
+    for (source, _), (ahead, back) in farthest.items():
+        total += (ahead + back) * size
+        changes[0][source] += size
+        changes[0][source + ahead] -= size
+        changes[1][source - back + CARD.cores + 1] += size
+        changes[1][source + CARD.cores + 1] -= size
+    links = [
+        [first + second for first, second in zip(once[: CARD.cores], once[CARD.cores :])]
+        for once in (list(accumulate(change)) for change in changes)
+    ]
     return total, max(max(links[0]), max(links[1]))
