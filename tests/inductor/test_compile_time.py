@@ -239,6 +239,20 @@ def test_source_files_are_taken_apart_for_logs_alone() -> None:
     assert "test_source_files_are_taken_apart_for_logs_alone" in line
 
 
+@pytest.mark.parametrize("device", ["spyre", "cpu"])
+def test_distributed_tensors_are_not_imported_for_nothing(script: Any, device: str) -> None:
+    out = script(
+        f"""
+        import sys, torch
+        from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
+        torch.ones(2, device="{device}")
+        assert not LocalMapWrappedHigherOrderVariable.should_wrap_in_hop(print)
+        print("torch.distributed.tensor.experimental" in sys.modules)
+        """
+    )
+    assert out.split()[-1] == str(device == "cpu"), out  # on the CPU: as PyTorch does it
+
+
 # ---- Patterns -----------------------------------------------------------------------------------
 
 
