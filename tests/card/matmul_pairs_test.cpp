@@ -178,12 +178,11 @@ TEST(what_has_nothing_in_common_gives_zero) {
   Card card;
   const Problem problem = floats(72, 96, 384);
   std::normal_distribution<float> normal;
-  const auto half = [&](bool odd) {
-    return [&, odd](int64_t k) { return (k % 3 == 0) == odd ? normal(random) : 0; };
-  };
-  const auto x = half(true), y = half(false);
-  write(card.argument(0), problem.x, [&](int64_t, int64_t k) { return x(k); });
-  write(card.argument(1), problem.y, [&](int64_t k, int64_t) { return y(k); });
+  // Pairs of x and pairs of y in turns: each has products that must cancel.
+  write(card.argument(0), problem.x,
+        [&](int64_t, int64_t k) { return k % 4 < 2 ? normal(random) : 0; });
+  write(card.argument(1), problem.y,
+        [&](int64_t k, int64_t) { return k % 4 < 2 ? 0 : normal(random); });
   const auto is = multiply(card, problem, true);
   CHECK(std::all_of(is.begin(), is.end(), [](float value) { return value == 0; }));
 }
@@ -207,6 +206,18 @@ TEST(rows_that_select_give_what_they_select) {
                load_float(kFp16, {}, card.argument(1) + problem.y.offset(0, 127 - r, c)));
     }
   }
+}
+
+TEST(a_number_that_stands_out_of_small_ones_is_added_term_by_term) {
+  if (!has_pairs()) return;
+  Random random(11);
+  Card card;
+  std::uniform_real_distribution<float> uniform(0.5f, 0.99f);
+  const Problem problem = floats(64, 64, 512);
+  write(card.argument(0), problem.x,
+        [](int64_t r, int64_t k) { return k == r ? 1.0f : (k % 2 ? 0x1p-12f : -0x1p-12f); });
+  write(card.argument(1), problem.y, [&](int64_t, int64_t) { return uniform(random); });
+  CHECK(multiply(card, problem, true) == multiply(card, problem, false));
 }
 
 TEST(powers_of_two_change_nothing_else) {
