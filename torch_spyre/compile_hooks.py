@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torch_spyre import garbage
+from torch_spyre import call_stack, garbage
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.import_hooks import after_import
 
@@ -26,6 +26,7 @@ def register_when_needed() -> None:
     """Wrap compile_fx when Inductor is imported; prepare Dynamo when that is."""
     after_import("torch._inductor.compile_fx", _wrap_compile_fx)
     after_import("torch._dynamo.backends.registry", _offer_backend)
+    after_import("torch._dynamo.convert_frame", call_stack.give_dynamo_room)
     after_import("torch._dynamo.callback", garbage.pause_while_dynamo_compiles)
     after_import("torch._dynamo.symbolic_convert", _describe_lines_for_readers)
     after_import("torch._dynamo.guards", _time_guards_as_they_are)
@@ -98,7 +99,9 @@ def _wrap_compile_fx(module: Any) -> None:
         from torch_spyre import _inductor
 
         with compiling_for_spyre():
-            return _inductor.compile_fx(stock, model_, example_inputs_, *args, **kwargs)
+            return call_stack.with_room(
+                _inductor.compile_fx, stock, model_, example_inputs_, *args, **kwargs
+            )
 
     module.compile_fx = compile_fx
 

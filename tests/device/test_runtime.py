@@ -39,6 +39,7 @@ def test_import_loads_no_more_than_it_needs(script):
         "torch.utils._device",
         "torch_spyre",
         "torch_spyre._C",
+        "torch_spyre.call_stack",
         "torch_spyre.compile_hooks",
         "torch_spyre.constants",
         "torch_spyre.device",
