@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_spyre
+from torch_spyre._inductor import debug
 from torch_spyre.explanation import Explanation
 
 F = torch.nn.functional
@@ -179,3 +180,35 @@ def test_a_factor_is_applied_before_the_views_of_a_product():
         return product * 2 - product
 
     check(used_twice, x, w)
+
+
+def test_constants_that_are_equal_are_kept_once() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + torch.arange(64, device=x.device).view(1, 64) / 8
+        return x - torch.arange(64, device=x.device).flip(0) / 8
+
+    x = torch.ones(4, 64, dtype=torch.float16)
+    torch._dynamo.reset()
+    with debug.listen() as record:
+        result = torch.compile(program)(x.to("spyre"))
+    assert torch.allclose(result.cpu().float(), program(x.float()), atol=0.05)
+    (plan,) = record.plans
+    assert len([name for name in plan.buffers if "_spyre_constant" in name]) == 2
+
+
+def test_constants_that_are_equal_and_changed_in_place_stay_apart() -> None:
+    def program(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        first = torch.arange(64, device=x.device).to(x.dtype).view(8, 8).repeat(1, 8)
+        second = torch.arange(64, device=x.device).to(x.dtype).view(8, 8).repeat(1, 8)
+        first[index] = x
+        second[index] = 2 * x
+        return first + 3 * second
+
+    x, index = torch.ones(2, 64, dtype=torch.float16), torch.tensor([1, 5])
+    torch._dynamo.reset()
+    compiled = torch.compile(program)
+    expected = program(x.float(), index)
+    for _ in range(2):  # and what is kept is as it was
+        result = compiled(x.to("spyre"), index.to("spyre"))
+        assert torch.allclose(result.cpu().float(), expected, rtol=0.01)

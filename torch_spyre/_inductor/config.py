@@ -79,6 +79,9 @@ share_sdsc: bool = _flag("SPYRE_INDUCTOR_SHARE_SDSC", True)
 # SPYRE_INDUCTOR_ENABLE_FUSION: several operations in one bundle, and in one launch.
 enable_fusion: bool = _flag("SPYRE_INDUCTOR_ENABLE_FUSION", True)
 
+# SPYRE_SHARE_LAYERS: of layers that are equal one is lowered and planned for all. 0: each.
+share_layers: bool = _flag("SPYRE_SHARE_LAYERS", True)
+
 # SPYRE_BACKEND_FUSION: the back-end chains operations whose intermediates die. 0: one step each.
 backend_fusion: bool = _flag("SPYRE_BACKEND_FUSION", True)
 

@@ -28,7 +28,7 @@ def fold_constants(graph: Graph) -> None:
     """Compute what depends on no input while compiling, and keep it on the card.
 
     A causal mask, for instance: full(-inf).triu(1). Tensors with one value everywhere stay as they
-    are: a number is cheaper than a tensor.
+    are: a number is cheaper than a tensor. What several layers compute is kept once.
     """
     values: dict[Node, torch.Tensor] = {}
     for node in graph.nodes:
@@ -41,18 +41,26 @@ def fold_constants(graph: Graph) -> None:
     gm = graph.owning_module
     assert gm is not None
     count = 0
+    known: dict[tuple[Any, ...], list[tuple[torch.Tensor, Node]]] = {}
     for node, value in values.items():
         users = [u for u in node.users if u not in values]
         if not users or _on(node) != DEVICE_NAME or node.target in _UNIFORM:
             continue
         if node.target in (aten.expand.default, aten.view.default) and _is_uniform(value):
             continue
+        device = node.meta["val"].device
+        kind = (value.dtype, value.shape, device, repr(node.meta.get("custom")))
+        same = [n for other, n in known.setdefault(kind, []) if _have_same_bits(other, value)]
+        if same:
+            for user in users:
+                user.replace_input_with(node, same[0])
+            continue
         name = f"_spyre_constant{count}"
         while hasattr(gm, name):
             count += 1
             name = f"_spyre_constant{count}"
         with torch._subclasses.fake_tensor.unset_fake_temporarily():
-            constant = value.contiguous().to(node.meta["val"].device)
+            constant = value.contiguous().to(device)
         gm.register_buffer(name, constant, persistent=False)
         with graph.inserting_before(next(iter(graph.nodes))):
             attribute = graph.get_attr(name)
@@ -61,8 +69,16 @@ def fold_constants(graph: Graph) -> None:
             attribute.meta["val"] = mode.from_tensor(constant, static_shapes=True)
         for user in users:
             user.replace_input_with(node, attribute)
+        known[kind].append((value, attribute))
         _log.info("%s %s is computed while compiling", node.target, list(value.shape))
     _erase_unused(graph, reversed(values))
+
+
+def _have_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Of two tensors of one type and shape. Numbers that are equal can differ: 0.0 and -0.0."""
+    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+        a, b = (t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+        return torch.equal(a, b)
 
 
 def _erase_unused(graph: Graph, nodes: Iterable[Node]) -> None:

@@ -179,6 +179,13 @@ def _value_of(name: str) -> torch.Tensor | None:
     return None
 
 
+def known_of(value: torch.Tensor, name: str) -> tuple[Any, ...]:
+    """All that is known here of a graph input: where it lies, its names and how large it gets."""
+    place = _current.saved.get(name) or placement_of(value)
+    key = _storage_key(value)
+    return place, _current.names.get(key, ()), _current.classes.get(key, 0)
+
+
 def place_input(buffer: Buffer) -> None:
     """Give a graph input the layout of the real tensor, if it is known and begins its storage."""
     value = _value_of(buffer.name)

@@ -30,7 +30,7 @@ def origin_of(node: Any) -> Origin:
     value = fx.meta.get("val")
     shape = _shape(value) if isinstance(value, torch.Tensor) else ()
     return Origin(
-        name, _target_name(fx), source_line(_stack_trace(fx)), shape,
+        name, aten_name(fx), source_of(fx), shape,
         hints_of(fx), tiles_of(fx), named_dims_of(fx),
     )  # fmt: skip
 
@@ -64,20 +64,29 @@ def is_view(target: Any) -> bool:
     return bool(returned) and all(a is not None and not a.is_write for a in returned)
 
 
+def source_of(fx: torch.fx.Node) -> str:
+    """The line of the user's program that a node of the FX graph comes from."""
+    return source_line(_stack_trace(fx))
+
+
 def _stack_trace(fx: torch.fx.Node) -> str | None:
     """Of the node; what Inductor's own rewrites made has none, but its neighbours have."""
-    for node in (fx, *fx.users, *fx.all_input_nodes):
+    if fx.meta.get("stack_trace"):
+        return fx.meta["stack_trace"]
+    for node in (*fx.users, *fx.all_input_nodes):
         if node.meta.get("stack_trace"):
             return node.meta["stack_trace"]
     return None
 
 
-def _target_name(fx: torch.fx.Node) -> str:
+def aten_name(fx: torch.fx.Node) -> str:
+    """The operation that the program asked for."""
     original = fx.meta.get("original_aten")
     target = original if original is not None else fx.target
     return str(target)
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def source_line(stack_trace: str | None) -> str:
     """The innermost line of the user's own code: `/home/me/model.py:12: y = x + 1`."""
     if not stack_trace:

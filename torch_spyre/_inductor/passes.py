@@ -137,6 +137,12 @@ def look_at_scheduler_nodes() -> bool:
     return added or any(getattr(p, "after", p) is not None for p in given)
 
 
+def look_at_lowered_nodes() -> bool:
+    """Whether a user's pass works on what the nodes of a graph were lowered to."""
+    added = tuple(STAGES["pre_scheduling"]) != _OWN_STAGES["pre_scheduling"]
+    return added or look_at_scheduler_nodes()
+
+
 def _name(function: Pass) -> str:
     own = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     return f"{own} {fingerprint(function)}" if is_foreign(function) else own

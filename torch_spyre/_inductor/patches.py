@@ -44,6 +44,7 @@ from torch_spyre._inductor import (
     patterns,
     plain_nodes,
     reinplacing,
+    repeats,
     replay,
 )
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
@@ -61,6 +62,7 @@ def apply() -> None:
     """Install all of them."""
     _realise_every_operation()
     _ask_no_questions()
+    _leave_out_equal_layers()
     _run_fallbacks_on_folded_constants()
     _do_not_try_to_fuse()
     _do_not_look_for_ancestors()
@@ -240,13 +242,63 @@ def _number(box: ir.TensorBox) -> ir.Pointwise | None:
 def _ask_no_questions() -> None:
     stock = GraphLowering.run_node
 
-    @functools.wraps(stock)
-    def run_node(self: GraphLowering, n: torch.fx.Node) -> object:
+    def lowered(self: GraphLowering, n: torch.fx.Node) -> object:
         if plain_nodes.is_plain(self, n):
             return plain_nodes.lower(self, n)
         return stock(self, n)
 
+    @functools.wraps(stock)
+    def run_node(self: GraphLowering, n: torch.fx.Node) -> object:
+        found = repeats.of(self)
+        if found is None:
+            return lowered(self, n)
+        return found.lower(self, n, functools.partial(lowered, self))
+
     GraphLowering.run_node = run_node
+
+
+# -- GraphLowering.run, compile_to_module: no hook around the lowering of a graph ------------------
+# Layers that are equal are lowered once. Where the plan shows that they cannot be planned so, the
+# graph is lowered again; Inductor goes on with the object that it has. See repeats.py.
+# Fails when it can go: test_equal_layers_are_lowered_once.
+
+
+def _leave_out_equal_layers() -> None:
+    stock_run, stock_compile = GraphLowering.run, GraphLowering.compile_to_module
+
+    @functools.wraps(stock_run)
+    def run(self: GraphLowering, *args: Any) -> Any:
+        if compiles_for_spyre():
+            repeats.begin(self)
+        return stock_run(self, *args)
+
+    @functools.wraps(stock_compile)
+    def compile_to_module(self: GraphLowering) -> Any:
+        try:
+            return stock_compile(self)
+        except repeats.Differs as difference:
+            _log.info("all layers are lowered: %s", difference)
+        whole = GraphLowering(
+            self.module,
+            example_inputs=self.example_inputs,
+            shape_env=self._shape_env,
+            graph_id=self.graph_id,
+            is_inference=self.is_inference,
+            is_backward=self.is_backward,
+            inputs_to_check=self.inputs_to_check,
+            get_decomp_fn=self.get_decomp_fn,
+        )
+        repeats.leave_nothing_out(whole)
+        whole.freeze_runtime_asserts()
+        with V.set_graph_handler(whole):
+            whole.run(*(self.example_inputs or ()))
+            module = stock_compile(whole)
+        vars(self).clear()
+        vars(self).update(vars(whole))
+        return module
+
+    GraphLowering.run = run
+    GraphLowering.compile_to_module = compile_to_module
 
 
 # -- ExternKernel.process_kernel: fakes are made of arguments, but not of folded constants ---------

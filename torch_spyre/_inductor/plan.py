@@ -26,7 +26,15 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import config, hints, input_layouts, native, own_tiling, tile_hints
+from torch_spyre._inductor import (
+    config,
+    hints,
+    input_layouts,
+    native,
+    own_tiling,
+    repeats,
+    tile_hints,
+)
 from torch_spyre._inductor.codegen import text
 from torch_spyre._inductor.codegen.loops import Run, runs_of
 from torch_spyre._inductor.copies import Restickify
@@ -39,6 +47,7 @@ from torch_spyre._inductor.origins import origin_of
 from torch_spyre._inductor.pool import Pool, lives_of, place
 from torch_spyre._inductor.pricing import Content
 from torch_spyre._inductor.propagate_named_dims import Named, named_dims, propagate
+from torch_spyre._inductor.repeated_plan import Inside, Repetition, with_left_out
 from torch_spyre._inductor.specs import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.splitting import Splitter, constant_of
 from torch_spyre._inductor.stickify import as_wanted, stickify
@@ -75,6 +84,8 @@ class Kernel:
     """Addresses in the pool."""
     lx: dict[Buffer, int] = field(default_factory=dict)
     """Addresses in the scratchpads of what stays there."""
+    repetition: Repetition | None = None
+    """Operations that stand for several layers."""
     restickifies: list[Restickify] = field(default_factory=list)
     stream: int = 0
     """Inductor's number of the stream on which the program wants it; 0: the current one."""
@@ -132,6 +143,9 @@ def make_plan(scheduler: Scheduler) -> GraphPlan:
     planner.place_buffers()
     for kernel in planner.plan.kernels:
         planner.finish(kernel)
+    whole = any(kernel.repetition is not None for kernel in planner.plan.kernels)
+    if not whole and repeats.of(V.graph) is not None:
+        raise repeats.Differs("no kernel has the second layer")
     return planner.plan
 
 
@@ -287,15 +301,7 @@ class _Planner:
     def finish(self, kernel: Kernel) -> None:
         """Put operations into loops, divide the work, place intermediates, number the arguments."""
         nodes = self._nodes(kernel)
-        arguments: dict[Buffer, int] = {}
-        for item in items_of(nodes):
-            for buffer in buffers_of(item.op):
-                if self._is_argument(buffer):
-                    arguments.setdefault(buffer, 0)
-        tensors = [b for b in arguments if not b.is_constant]
-        constants = [b for b in arguments if b.is_constant]
-        for i, buffer in enumerate((*tensors, *constants)):
-            arguments[buffer] = i
+        arguments = self._arguments(nodes)
         homes = Homes(nodes, arguments)
 
         def planned(run: list[Item]) -> list[Item]:
@@ -313,11 +319,61 @@ class _Planner:
 
         nodes = with_runs(nodes, planned)
         pool = place(lives_of(nodes, homes, {*arguments, *kernel.lx}))
-        kernel.operations = [item.op for item in items_of(nodes)]
-        kernel.arguments, kernel.constants = tensors, constants
         kernel.pool_bytes, kernel.pool = pool.bytes, pool.addresses
+        found = repeats.of(V.graph)
+        if found is not None:
+            nodes = self._whole(kernel, nodes, found)
+            arguments = self._arguments(nodes)
+        kernel.operations = [item.op for item in items_of(nodes)]
+        kernel.arguments = [b for b in arguments if not b.is_constant]
+        kernel.constants = [b for b in arguments if b.is_constant]
         _check_segments(kernel, list(arguments))
         kernel.specs = _specs(nodes, arguments, kernel.lx, pool)
+
+    def _arguments(self, nodes: Sequence[Node]) -> dict[Buffer, int]:
+        """What a kernel is called with, numbered: tensors in the order of their first use, then
+        constants."""
+        found: dict[Buffer, int] = {}
+        for item in items_of(nodes):
+            for buffer in buffers_of(item.op):
+                if buffer not in found and self._is_argument(buffer):
+                    found[buffer] = 0
+        tensors = [b for b in found if not b.is_constant]
+        constants = [b for b in found if b.is_constant]
+        return {buffer: i for i, buffer in enumerate((*tensors, *constants))}
+
+    def _whole(self, kernel: Kernel, nodes: list[Node], found: repeats.Repeats) -> list[Node]:
+        """The operations with those of layers that were left out, if they are this kernel's."""
+
+        def address(buffer: Buffer) -> tuple[str, int]:
+            in_lx = kernel.lx.get(buffer)
+            return ("pool", kernel.pool[buffer]) if in_lx is None else ("lx", in_lx)
+
+        def put(buffer: Buffer, at: tuple[str, int]) -> None:
+            space, byte = at
+            (kernel.lx if space == "lx" else kernel.pool)[buffer] = byte
+
+        inside = Inside(self._is_argument, address, put, self.find)
+        nodes, kernel.repetition = with_left_out(nodes, found, inside)
+        if kernel.repetition is not None:
+            self._check_order(kernel, found)
+            again = [e for e in kernel.restickifies if found.places[e.node][0] == repeats.SECOND]
+            kernel.restickifies += again * kernel.repetition.times
+        return nodes
+
+    def _check_order(self, kernel: Kernel, found: repeats.Repeats) -> None:
+        """Inputs of layers that were left out are changed behind the kernel, or at its end: the
+        scheduler does not know that these layers read them."""
+        inputs = {other for names in found.inputs for other in names.values()}
+        position = {node: i for i, node in enumerate(self.scheduler.nodes)}
+        real = self.scheduler.mutation_real_name
+        for node in self.scheduler.nodes:
+            if self.plan.kernel_of.get(node.get_name()) is kernel:
+                continue  # in a kernel, operations are in the order of layers
+            names = {name for output in node.get_outputs() for name in output.get_mutations()}
+            changed = inputs.intersection(real.get(name, name) for name in names)
+            if changed and position[node] < position[kernel.nodes[-1]]:
+                raise repeats.Differs(f"{sorted(changed)} change before the kernel has read them")
 
     def _nodes(self, kernel: Kernel) -> list[Node]:
         """The operations of a kernel, in loops: those that the program asks for, or those that the

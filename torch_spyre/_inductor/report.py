@@ -168,4 +168,15 @@ def summary(plan: GraphPlan, names: dict[int, str]) -> list[str]:
                 for o, r in zip(kernel.operations, kernel.runs, strict=True)
             ]
             lines += table(rows, "     ")
+            lines += repetition(kernel)
     return lines
+
+
+def repetition(kernel: Kernel) -> list[str]:
+    """Which operations were planned for several layers, if some were."""
+    found = kernel.repetition
+    if found is None:
+        return []
+    last = found.first + found.operations - 1
+    layers = counted(found.times, "layer")
+    return [f"     planned once: {found.first} to {last}, again for {layers} behind them"]

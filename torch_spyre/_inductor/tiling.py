@@ -17,7 +17,7 @@ apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import lcm, prod
 from typing import NamedTuple, TypeAlias
@@ -217,20 +217,22 @@ def _loops(inside: Sequence[Item], cuts: Sequence[Cut], uses: Uses) -> list[Node
     nodes: list[Node] = [Loop(full, body(inside, tile, 0))]
     if rest:
         fresh = {b: replace(b, name=f"{b.name}_rest") for b in uses.only_in(inside)}
-        renamed = []
+        others = []
         for item in inside:
-            other = replace(item, op=_renamed(item.op, fresh), source=item.source or item.op)
-            renamed.append(other)
+            other = replace(item, op=renamed(item.op, fresh), source=item.source or item.op)
+            others.append(other)
             if item in scale:
                 scale[other] = scale[item]
-        last = Uses(renamed, lambda b: b not in fresh.values())
+        last = Uses(others, lambda b: b not in fresh.values())
         outer, uses = uses, last
-        nodes.append(Loop(1, body(renamed, rest, full * tile)))
+        nodes.append(Loop(1, body(others, rest, full * tile)))
         uses = outer
     return nodes
 
 
-def _renamed(op: Operation, names: dict[Buffer, Buffer]) -> Operation:
+def renamed(op: Operation, names: Mapping[Buffer, Buffer]) -> Operation:
+    """The operation with other buffers in place of some."""
+
     def place(access: Place) -> Place:
         return Place(names.get(access.buffer, access.buffer), access.index)
 
