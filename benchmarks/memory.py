@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from benchmarks.processes import environment
 from benchmarks.results import Result
 
 _SOURCE = """
@@ -68,7 +69,11 @@ def measure(wanted: Callable[[str], bool], quick: bool, failed: list[str]) -> li
 
 def _run(device: str) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, "-c", _SOURCE, device], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _SOURCE, device],
+        env=environment(device),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise RuntimeError(f"MiniLM on {device} ended with an error:\n{done.stderr[-2000:]}")

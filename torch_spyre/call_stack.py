@@ -40,7 +40,7 @@ with_room.__code__ = with_room.__code__.replace(co_stacksize=_BYTES // _SLOT)
 
 
 def give_dynamo_room(convert_frame: Any) -> None:
-    """Wrap what Dynamo calls for each frame that it compiles, in processes that use a card.
+    """Wrap what Dynamo calls for each frame that it compiles, once a card has started.
 
     Fails when it can go: test_calls_at_the_end_of_a_piece_take_new_memory_each_time.
     """
