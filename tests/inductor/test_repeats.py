@@ -9,10 +9,11 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
+from torch._inductor.virtualized import V
 from torch.nn import functional as F
 
 from tests.inductor.cases import values
-from torch_spyre._inductor import config, debug, plan, repeats
+from torch_spyre._inductor import config, debug, errors, native, plan, repeats
 from torch_spyre._inductor.repeated_plan import Repetition
 
 SIZE, TOKENS = 128, 64
@@ -315,6 +316,53 @@ def test_a_graph_whose_plan_differs_is_lowered_as_a_whole() -> None:
     assert not few.repetitions
     assert few.texts() == whole.texts()
     assert equal(few.result, whole.result)
+
+
+def test_a_host_step_in_the_first_layer_alone_keeps_layers_apart() -> None:
+    """What the second layer reads of the first is then a tensor, and would be the same for all."""
+    model = Model(6).half().to("spyre")
+    expected = compiled(model, x(), share=False).result
+    stock, refused = native.check, list[Any]()
+
+    def check(operation: Any) -> None:
+        origins = {str(node.target) for node in operation.origins}
+        if "aten.silu.default" in origins and V.graph not in refused:  # the first of each lowering
+            refused.append(V.graph)
+            raise errors.Unsupported("for this test")
+        stock(operation)
+
+    with mock.patch.object(native, "check", check):
+        few = compiled(model, x())
+    assert len(refused) == 2 and len(few.kernels) == 2 and not few.repetitions
+    error = (few.result - expected).abs().max() / expected.abs().max()
+    assert error < 0.01  # the host rounds its step in another way
+
+
+class Transposed(Layer):
+    """Reads a parameter across its sticks: a copy of it is made outside of the kernel."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        self.other = nn.Parameter(torch.randn(SIZE, SIZE) / 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + x @ self.other + torch.exp(self.other.t()[:TOKENS]))
+
+
+def test_each_layer_has_copies_of_its_own_parameters() -> None:
+    model = Model(6, Transposed).half().to("spyre")
+    few, whole = both(model, x())
+    copies = [{b.hoisted.source.name for k in c.kernels for b in k.arguments if b.hoisted}
+              for c in (few, whole)]  # fmt: skip
+    assert copies[0] == copies[1] and len(copies[0]) == 6
+    assert few.repetitions
+
+
+def test_layers_in_loops_over_tiles() -> None:
+    """Scratchpads of which little is left: the compiler cuts layers into tiles."""
+    model = Model(6).half().to("spyre")
+    with config.patch(lx_reserved=0.99), torch.spyre.sanitizer():
+        both(model, x(2048, SIZE))
 
 
 def test_passes_from_outside_see_every_layer() -> None:

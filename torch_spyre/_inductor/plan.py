@@ -357,7 +357,7 @@ class _Planner:
         nodes, kernel.repetition = with_left_out(nodes, found, inside)
         if kernel.repetition is not None:
             self._check_order(kernel, found)
-            again = [e for e in kernel.restickifies if found.places[e.node][0] == repeats.SECOND]
+            again = [e for e in kernel.restickifies if found.place_of(e.node)[0] == repeats.SECOND]
             kernel.restickifies += again * kernel.repetition.times
         return nodes
 

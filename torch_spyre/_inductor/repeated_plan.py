@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch_spyre._inductor.graph import Buffer
-from torch_spyre._inductor.repeats import BEHIND, FIRST, LAST, SECOND, Differs, Repeats
+from torch_spyre._inductor.repeats import BEFORE, BEHIND, FIRST, LAST, SECOND, Differs, Repeats
 from torch_spyre._inductor.specs import buffers_of
 from torch_spyre._inductor.tiling import Item, Loop, Node, items_of, renamed
 
@@ -78,7 +78,7 @@ def with_left_out(
 
 def _part(node: Node, found: Repeats) -> int:
     """Which part of the graph an operation belongs to, or all operations of a loop."""
-    parts = {found.places[item.op.origin.node][0] for item in items_of([node])}
+    parts = {found.place_of(item.op.origin.node)[0] for item in items_of([node])}
     if len(parts) != 1:
         raise Differs("a loop runs over operations of two layers")
     return parts.pop()
@@ -104,7 +104,12 @@ def _check(nodes: Sequence[Node], found: Repeats, inside: Inside) -> dict[Buffer
     for number, item in enumerate(uses.turns[SECOND]):
         for position, buffer in enumerate(buffers_of(item.op)):
             writers = uses.written.get(buffer, set())
-            if inside.is_argument(buffer) or writers == {SECOND}:
+            if inside.is_argument(buffer):
+                name = (buffer if buffer.hoisted is None else buffer.hoisted.source).name
+                if name in found.foreign or found.places.get(name, (BEFORE, 0))[0] != BEFORE:
+                    raise Differs(f"{name} is another layer's")
+                continue
+            if writers == {SECOND}:
                 continue
             if uses.is_read_behind(buffer):
                 continue  # of no layer: it is where it was
@@ -137,7 +142,7 @@ class _Uses:
         self.offsets: dict[Item, int] = {}
         numbers: Counter[tuple[int, int]] = Counter()
         for loops, item in _turns(nodes):
-            part, offset = found.places[item.op.origin.node]
+            part, offset = found.place_of(item.op.origin.node)
             *inputs, output = buffers_of(item.op)
             self.written.setdefault(output, set()).add(part)
             for buffer in inputs:

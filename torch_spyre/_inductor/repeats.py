@@ -61,6 +61,9 @@ class Repeats:
     """Of layers."""
     inputs: list[dict[str, str]]
     """For each layer that is left out: its inputs, by the names of those of the second."""
+    foreign: set[str] = field(default_factory=set)
+    """Inputs of the graph that the second layer does not read: they are neither its own nor those
+    of all layers."""
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of each buffer, by its name, the part of the graph that made it, and which of its nodes."""
     _values: dict[int, Any] = field(default_factory=dict)
@@ -82,6 +85,12 @@ class Repeats:
             return (BEFORE, 0) if layer < 0 else (BEHIND, 0)
         parts = {0: FIRST, 1: SECOND}
         return parts.get(layer, LAST), offset
+
+    def place_of(self, name: str) -> tuple[int, int]:
+        """The same for the buffer of that name."""
+        if name not in self.places:
+            raise Differs(f"{name} belongs to no node")
+        return self.places[name]
 
     def lower(self, graph: GraphLowering, node: Node, lower: Callable[[Node], Any]) -> Any:
         """Lower a node, unless it is left out."""
@@ -190,7 +199,11 @@ def find(nodes: Sequence[Node]) -> Repeats | None:
     position = {node: i for i, node in enumerate(computed)}
     start, end, period = stretch
     start = _thinnest(computed, position, start, period)
-    return _checked(computed, looks, position, start, end, period)
+    found = _checked(computed, looks, position, start, end, period)
+    if found is not None:
+        read = {r for look in looks[start + period : start + 2 * period] for r in look.reads}
+        found.foreign = {str(n.target) for n in nodes if n.op == "placeholder" and n not in read}
+    return found
 
 
 def _looks(node: Node, reads: list[Node]) -> Any:
