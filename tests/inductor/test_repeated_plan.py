@@ -152,7 +152,7 @@ def written_by_other_cores() -> Plan:
 
 
 def reads_ahead() -> Plan:
-    """The second layer fetches what the last one needs; for another layer that is something else."""
+    """The second layer fetches what the last one needs; for another that is something else."""
     made = plan()
     ahead = made.inside("w3_lx", 512)
     made.nodes.insert(3, made.add(SECOND, [made.argument("w3")], ahead, spec("identity")))
