@@ -11,6 +11,7 @@ import torch
 from tests.fuzz.intervals import (
     ARGUMENT,
     BOOL,
+    F16,
     FUNCTION,
     I64,
     RULES,
@@ -356,12 +357,20 @@ def mul(x: Any, y: Any) -> Interval:
 
 @rule_for("div")
 def div(x: Any, y: Any) -> Interval:
+    by_number = not isinstance(y, Interval)
     x, y, _ = common(x, y)
     x, y = floating(x), floating(y)
     if y.numel() and float(_abs(y).lo.min()) < 2.0**-6:
         raise OutOfScope("division by almost 0")
     # As a product with the inverse, which is rounded, too, it is off by another unit of float32.
-    return stored(*_corners(x, y, torch.div), x.dtype, 4 * UNIT)
+    quotient = stored(*_corners(x, y, torch.div), x.dtype, 4 * UNIT)
+    if not by_number or x.dtype is not F16:
+        return quotient
+    # The inverse of a number is a constant of the program, and those are stored, too.
+    inverse = stored(*_corners(Interval.exact(torch.ones(()), F16), y, torch.div), F16, 4 * UNIT)
+    product = stored(*_corners(x, inverse, torch.mul), F16, 4 * UNIT)
+    lo, hi = torch.minimum(quotient.lo, product.lo), torch.maximum(quotient.hi, product.hi)
+    return Interval(lo, hi, F16)
 
 
 @rule_for("maximum")

@@ -212,3 +212,26 @@ def test_constants_that_are_equal_and_changed_in_place_stay_apart() -> None:
     for _ in range(2):  # and what is kept is as it was
         result = compiled(x.to("spyre"), index.to("spyre"))
         assert torch.allclose(result.cpu().float(), expected, rtol=0.01)
+
+
+def test_counters_that_are_changed_at_the_end_are_computed_there() -> None:
+    def program(x: torch.Tensor, count: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+        more, larger = count * 2 + 1, size + 1
+        y = torch.exp(x * size) + count
+        count.copy_(more)
+        size.copy_(larger)
+        return y + size
+
+    def inputs() -> list[torch.Tensor]:
+        return [values(4, 64), torch.tensor([3, 5], dtype=torch.int32).repeat(32), values(64)]
+
+    here, there = inputs(), [t.to("spyre") for t in inputs()]
+    torch._dynamo.reset()
+    compiled = torch.compile(program)
+    for _ in range(2):
+        wide = [here[0].float(), here[1], here[2].float()]
+        expected, result = program(*wide), compiled(*there)
+        here[2] = wide[2].half()
+        assert torch.allclose(result.cpu().float(), expected, rtol=0.01)
+        assert torch.equal(there[1].cpu(), here[1])
+        assert torch.equal(there[2].cpu(), here[2])

@@ -445,3 +445,39 @@ def replace_idle_expands(model: torch.fx.GraphModule) -> None:
             changed = True
     if changed:
         model.recompile()
+
+
+# ---- Inputs that the graph changes ---------------------------------------------------------------
+
+
+def count_last(graph: Graph) -> None:
+    """Integers that an input is changed to at the end of a graph are computed there, if they depend
+    on inputs alone. Layers count the tokens that they have seen: without that they are equal."""
+    for change in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        value = change.args[1]
+        if not isinstance(value, Node) or value.op != "call_function" or len(value.users) > 1:
+            continue
+        made = value.meta.get("val")
+        if not isinstance(made, torch.Tensor) or made.dtype.is_floating_point:
+            continue
+        inputs = value.all_input_nodes
+        users = [user for node in inputs for user in node.users if node in changed_by(user)]
+        if all(node.op == "placeholder" for node in inputs) and set(users) <= {change}:
+            change.prepend(value)
+
+
+def changed_by(node: Node) -> list[Node]:
+    """The nodes whose memory an operation changes."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return []
+    found = []
+    for number, argument in enumerate(target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = node.kwargs.get(argument.name)
+        if number < len(node.args):
+            given = node.args[number]
+        values = given if isinstance(given, (tuple, list)) else [given]
+        found += [value for value in values if isinstance(value, Node)]
+    return found

@@ -60,6 +60,7 @@ CustomPostPasses: list[Pass] = [
     fx_passes.unflatten_matmul,  # batches that were collapsed for bmm come back: no copies for it
     fx_passes.scale_before_views,  # next to the product a factor is part of its epilogue
     optimizer_steps.compute_in_float32,  # weights of 16 bits, as on the CPU
+    fx_passes.count_last,  # counters of layers are computed behind them all
 ]
 
 # LoopLevelIR: every node is realised by then (see patches.py), so there is nothing to prepare.

@@ -33,6 +33,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
 from torch_spyre._inductor import config, input_layouts, origins, passes
+from torch_spyre._inductor.fx_passes import changed_by
 from torch_spyre.constants import DEVICE_NAME
 
 BEFORE, FIRST, SECOND, LAST, BEHIND = range(5)
@@ -135,9 +136,7 @@ def of(graph: GraphLowering) -> Repeats | None:
 def begin(graph: GraphLowering) -> None:
     """Look for equal layers, before a graph is lowered."""
     if graph not in _known and _may_leave_out(graph):
-        nodes: Any = graph.module.graph
-        _move_counters_behind(nodes)
-        _known[graph] = find(list(nodes.nodes))
+        _known[graph] = find(list(graph.module.graph.nodes))
 
 
 def leave_nothing_out(graph: GraphLowering) -> None:
@@ -154,19 +153,6 @@ def _may_leave_out(graph: GraphLowering) -> bool:
         and not graph.cpp_wrapper
         and not passes.look_at_lowered_nodes()
     )
-
-
-def _move_counters_behind(graph: torch.fx.Graph) -> None:
-    """What an input is changed to at the end is computed there, if it depends on inputs alone:
-    layers count the tokens that they have seen."""
-    for change in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-        value = change.args[1]
-        if not isinstance(value, Node) or value.op != "call_function" or len(value.users) > 1:
-            continue
-        inputs = value.all_input_nodes
-        users = [user for node in inputs for user in node.users if node in _changed_by(user)]
-        if all(node.op == "placeholder" for node in inputs) and set(users) <= {change}:
-            change.prepend(value)
 
 
 # ---- 1. Which nodes are alike -------------------------------------------------------------------
@@ -397,7 +383,7 @@ def _is_closed(found: Repeats, nodes: list[Node], own: dict[Node, int]) -> bool:
         layer = (i - found.begin) // found.period
         if any(found.layer(user) not in (layer, layer + 1) for user in nodes[i].users):
             return False
-    changed = {node for i in layers for node in _changed_by(nodes[i])}
+    changed = {node for i in layers for node in changed_by(nodes[i])}
     if any(node.op != "placeholder" for node in changed):
         return False  # a view of something: of what, nobody has asked
     return all(
@@ -416,23 +402,6 @@ def _is_used_by_its_layer(found: Repeats, node: Node, layer: int, is_changed: bo
         if place == layer:
             continue
         behind = place == found.count
-        if is_changed or not (place == -1 or behind) or (not behind and node in _changed_by(user)):
+        if is_changed or not (place == -1 or behind) or (not behind and node in changed_by(user)):
             return False
     return True
-
-
-def _changed_by(node: Node) -> list[Node]:
-    """The nodes whose memory an operation changes."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
-        return []
-    found = []
-    for number, argument in enumerate(target._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = node.kwargs.get(argument.name)
-        if number < len(node.args):
-            given = node.args[number]
-        values = given if isinstance(given, (tuple, list)) else [given]
-        found += [value for value in values if isinstance(value, Node)]
-    return found
