@@ -40,6 +40,9 @@ class Timing:
     rounds: int
 
 
+_LEAST_ROUNDS = 10
+
+
 def interleaved(
     functions: Mapping[str, Callable[[], object]],
     *,
@@ -51,19 +54,23 @@ def interleaved(
 
     In a round a function is called for about `block` seconds, three times at least, so that it
     finds its own data in the caches; the fastest call counts. A function takes part in the rounds
-    until it has used its `seconds`; one whose single call takes longer than that is measured once.
+    until it has used its `seconds`, but in ten if its calls are short beside them: a noisy moment
+    is longer than three. One whose single call takes longer than `seconds` is measured once.
     """
     times: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
+    limits: dict[str, float] = {}
     for name, function in functions.items():
         function()  # warm up
         once = _time_us(function, 1)
         calls[name] = max(3, round(block * 1e6 / max(once, 1)))
         times[name] = [once] if once > seconds * 1e6 else []
+        is_short = once < seconds * 1e6 / 4
+        limits[name] = max(seconds, is_short * _LEAST_ROUNDS * calls[name] * once / 1e6)
     used = {name: sum(known) / 1e6 for name, known in times.items()}
     for _ in range(rounds):
         for name, function in functions.items():
-            if used[name] > seconds:
+            if used[name] > limits[name]:
                 continue
             begin = time.perf_counter()
             times[name].append(_best_us(function, calls[name]))

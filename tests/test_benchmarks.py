@@ -74,14 +74,19 @@ def _takes(seconds: float, calls: list[float], clock: Clock) -> Callable[[], Non
 
 def test_functions_are_timed_in_turns_and_the_slow_one_less_often(clock: Clock) -> None:
     calls: list[float] = []
-    functions = {"short": _takes(0.001, calls, clock), "long": _takes(0.02, calls, clock)}
+    functions = {"short": _takes(0.001, calls, clock), "long": _takes(0.03, calls, clock)}
     times = interleaved(functions, seconds=0.1, rounds=5, block=0.002)
     assert times["short"].best == pytest.approx(1000)
-    assert times["long"].best == pytest.approx(20_000)
+    assert times["long"].best == pytest.approx(30_000)
     assert times["short"].rounds == 5
     assert times["long"].rounds == 2  # the second round goes beyond its tenth of a second
     rounds = calls[4:]  # after warming up and the first look at each
-    assert rounds[:6] == [0.001] * 3 + [0.02] * 3
+    assert rounds[:6] == [0.001] * 3 + [0.03] * 3
+
+
+def test_calls_that_are_short_beside_their_time_get_ten_rounds(clock: Clock) -> None:
+    times = interleaved({"short": _takes(0.02, [], clock)}, seconds=0.1, rounds=50)
+    assert times["short"].rounds in (10, 11)  # as long as ten take, by the first look
 
 
 def test_a_call_that_is_longer_than_its_time_is_measured_once(clock: Clock) -> None:
