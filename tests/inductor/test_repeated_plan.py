@@ -189,6 +189,28 @@ def two_layers_write() -> Plan:
     return made
 
 
+def two_layers_write_a_temporary() -> Plan:
+    made = plan()
+    temporary = made.inside("temporary", 512)
+    for part, after in ((SECOND, 3), (LAST, 5)):
+        made.nodes.insert(after, made.add(part, [made.argument("w2")], temporary, spec("identity")))
+        made.nodes.pop()
+    made.foreign = set()
+    return made
+
+
+def dies_early() -> Plan:
+    """The last layer reads a copy; its source was where the next layer would look for it."""
+    made = plan(slices=(4, 4, 2))
+    (x2,) = [b for b in made.addresses if b.name == "x2"]
+    copy = made.inside("x2_copy", 64)
+    made.nodes.insert(3, made.add(SECOND, [x2], copy, spec("identity")))
+    made.nodes.pop()
+    last: Any = made.nodes[4]
+    last.op.inputs[0] = Access(copy, sympy.S.Zero)
+    return made
+
+
 def in_one_loop() -> Plan:
     made = plan()
     made.nodes[2:4] = [Loop(2, made.nodes[2:4])]
@@ -211,8 +233,8 @@ def another_type() -> Plan:
 @pytest.mark.parametrize(
     "spoilt",
     [moved, moved_and_different, written_by_other_cores, reads_ahead, writes_what_all_read,
-     comes_from_another_kernel, alternates, two_layers_write, in_one_loop, of_no_node,
-     another_type],
+     comes_from_another_kernel, alternates, two_layers_write, two_layers_write_a_temporary,
+     dies_early, in_one_loop, of_no_node, another_type],
 )  # fmt: skip
 def test_plans_that_cannot_be_repeated_are_refused(spoilt: Any) -> None:
     with pytest.raises(Differs):
