@@ -192,10 +192,9 @@ def two_layers_write() -> Plan:
 def two_layers_write_a_temporary() -> Plan:
     made = plan()
     temporary = made.inside("temporary", 512)
-    for part, after in ((SECOND, 3), (LAST, 5)):
-        made.nodes.insert(after, made.add(part, [made.argument("w2")], temporary, spec("identity")))
+    for part, after, read in ((SECOND, 3, made.argument("w2")), (LAST, 5, temporary)):
+        made.nodes.insert(after, made.add(part, [read], temporary, spec("identity")))
         made.nodes.pop()
-    made.foreign = set()
     return made
 
 
