@@ -198,10 +198,11 @@ def test_the_geometric_mean_of_a_ratio_and_its_inverse_is_one() -> None:
     assert math.isclose(geometric_mean([1, 10, 100]), 10)
 
 
-def test_promises_of_speed_are_means_over_all_rows() -> None:
+def test_promises_of_speed_are_means_over_the_rows_of_inference() -> None:
     peers = {"compile float32": 10.0, "compile float16": 40.0, "eager float32": 1.0}
     rows = [Result("x", 5.0, peers), Result("y", 20.0, peers)]
-    single, half = speed.promises(rows)
+    assert speed.promises([Result("training step, 8x64 tokens", 1.0, peers)]) == []
+    single, half = speed.promises([*rows, Result("training step, 8x64 tokens", 1.0, peers)])
     assert math.isclose(single.value, 1.0) and not single.holds  # 0.5 and 2
     assert math.isclose(half.value, 0.25) and half.holds  # 0.125 and 0.5
 

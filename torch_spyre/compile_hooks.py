@@ -110,7 +110,7 @@ def _describe_lines_for_readers(module: Any) -> None:
     """Dynamo describes the line of each operation that it finds, for a log. It takes whole source
     files apart for that, whether or not somebody reads the log: a twentieth of a warm start.
 
-    Only in processes that use a card.
+    Only once a card has started, which `torch.compile` itself sees to, for any device.
     Fails when it can go: test_source_files_are_taken_apart_for_logs_alone.
     """
     from torch._dynamo import output_graph
@@ -134,7 +134,7 @@ def _time_guards_as_they_are(module: Any) -> None:
     that: 25 ms for some microseconds, a fiftieth of a warm start. They stay full here, unless the
     log that the figure goes to is read.
 
-    Only in processes that use a card.
+    Only once a card has started, which `torch.compile` itself sees to, for any device.
     Fails when it can go: test_caches_of_the_processor_are_emptied_for_logs_alone.
     """
     stock = module.profile_guard_manager
@@ -157,7 +157,7 @@ def _leave_local_maps_alone(module: Any) -> None:
     unless somebody has switched that on, and imports much of torch.distributed for the question: up
     to 0.3 s of the first compilation.
 
-    Only in processes that use a card.
+    Only once a card has started, which `torch.compile` itself sees to, for any device.
     Fails when it can go: test_distributed_tensors_are_not_imported_for_nothing.
     """
     variable = module.LocalMapWrappedHigherOrderVariable

@@ -41,7 +41,7 @@ def collections_paused() -> Iterator[None]:
 
 
 def pause_while_dynamo_compiles(callback: Any) -> None:
-    """Wrap what Dynamo does around each compilation, in processes that use a card.
+    """Wrap what Dynamo does around each compilation, once a card has started.
 
     Callbacks that are registered there are lost with each `torch._dynamo.reset`.
     Fails when it can go: test_a_reset_of_dynamo_forgets_what_is_called_back.
