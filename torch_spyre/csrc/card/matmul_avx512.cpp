@@ -269,6 +269,7 @@ template <class Elements, int kRows, bool kAny>
 SPYRE_INLINE bool unpack_and_multiply(const float* a, int64_t lda, const std::byte* y,
                                       int64_t y_stride, float* panels, float* c, int64_t ldc,
                                       int64_t depth, Continuation continuation) {
+  constexpr int64_t kRowsAhead = 16;  // of y, to fetch
   typename Elements::Seen seen{};
   __m512 sum[kRows][4];
 #pragma GCC unroll 6
@@ -280,6 +281,8 @@ SPYRE_INLINE bool unpack_and_multiply(const float* a, int64_t lda, const std::by
     }
   }
   for (int64_t k = 0; k < depth; ++k, y += y_stride) {
+    __builtin_prefetch(y + kRowsAhead * y_stride);
+    __builtin_prefetch(y + kRowsAhead * y_stride + 64);
     __m512 b[4];
 #pragma GCC unroll 4
     for (int p = 0; p < 4; ++p) {
