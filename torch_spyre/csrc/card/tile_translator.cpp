@@ -102,6 +102,7 @@ class TileTranslator {
     bool coarse = false;     // no more fraction bits than DLFloat16, and in its range if not ANY
     bool unrounded = false;  // shall be rounded before somebody computes with it
     int scaled = -1;         // the value times 2^-96, as a code has it when it is shifted; or none
+    bool exact = false;      // `scaled` is just that, even if it is out of range: a sum
     bool not_large = false;  // it is not too large if nothing is that has been looked at before
   };
 
@@ -176,17 +177,19 @@ class TileTranslator {
       lanes.coarse = is_comparison(opcode);
     }
     lanes.scaled = scaled(in, opcode, a, b);
+    lanes.exact = lanes.scaled >= 0 && opcode != MUL && opcode != MUL_CONSTANT;
     lanes.not_large = a.coarse && stays_below_input(opcode);
     return lanes;
   }
 
   // Between decoding, which multiplies with 2^96, and encoding, which multiplies with 2^-96, many
   // instructions can do without both. They have the same bits, as long as what they make is in
-  // range: it is looked at where it is rounded or stored, so nothing else is passed on.
+  // range. Products are looked at where they are rounded or stored, so no other one is passed on. A
+  // sum that is subnormal on that scale is exact on both, and none of 2^-30 and more is subnormal.
   int scaled(const TileInstruction& in, int opcode, const Lanes& a, const Lanes& b) {
     if (!scales_ || !is_ordinary()) return -1;
     const auto is_in_range = [](const Lanes& lanes) {
-      return lanes.scaled >= 0 && (lanes.coarse || lanes.unrounded);
+      return lanes.scaled >= 0 && (lanes.coarse || lanes.unrounded || lanes.exact);
     };
     switch (opcode) {
       case COPY:
