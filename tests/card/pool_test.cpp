@@ -86,6 +86,86 @@ TEST(the_caller_sleeps_until_a_slow_worker_is_done) {
   }
 }
 
+TEST(a_thread_that_waits_can_help_instead_of_a_worker) {
+  ThreadPool pool(2);
+  std::atomic<bool> done{false}, helps{false};
+  std::atomic<int> slices_of_helper{0};
+  std::thread::id helper_id;
+  std::thread helper([&] {
+    helper_id = std::this_thread::get_id();
+    helps = true;
+    while (!done) pool.help([&] { return done.load(); });
+  });
+  while (!helps) std::this_thread::yield();
+  for (int round = 0; round < 2000 && slices_of_helper < 100; round++) {
+    std::vector<std::atomic<int>> runs(64);
+    pool.run(64, [&](int i) {
+      runs[i]++;
+      if (std::this_thread::get_id() == helper_id) slices_of_helper++;
+      std::this_thread::sleep_for(1us);
+    });
+    for (const auto& count : runs) CHECK_EQ(count.load(), 1);
+  }
+  done = true;
+  helper.join();
+  CHECK(slices_of_helper >= 100);
+}
+
+TEST(a_helper_leaves_when_there_is_nothing_to_do) {
+  ThreadPool pool(2);
+  pool.help([] { return false; });
+  pool.help([] { return true; });
+  ThreadPool alone(1);
+  alone.help([] { return false; });
+}
+
+TEST(no_more_threads_help_than_are_wanted) {
+  ThreadPool pool(2);
+  std::counting_semaphore<3> inside(0);
+  std::atomic<bool> done{false};
+  std::atomic<int> asked{0};
+  const auto ask = [&] {
+    if (asked++ == 0) inside.release();
+    return done.load();
+  };
+  std::thread first([&] {
+    while (!done) pool.help(ask);
+  });
+  CHECK(inside.try_acquire_for(10s));
+  bool met = false;
+  for (int i = 0; i < 100000 && !met; i++) {  // while the first one is there
+    std::atomic<int> questions{0};
+    pool.help([&] {
+      questions++;
+      return false;
+    });
+    met = questions == 0;
+  }
+  CHECK(met);
+  done = true;
+  first.join();
+}
+
+TEST(a_launch_that_expects_help_does_not_wait_for_it) {
+  ThreadPool pool(2);
+  CHECK(two_slices_meet(pool));       // the worker is there
+  std::this_thread::sleep_for(20ms);  // and asleep
+  std::thread caller([&] {
+    ThreadPool::expect_help();
+    const auto id = std::this_thread::get_id();
+    std::atomic<bool> helped{false};
+    for (int round = 0; round < 100 && !helped; round++) {
+      pool.run(64, [&](int) {
+        if (std::this_thread::get_id() != id) helped = true;
+        std::this_thread::sleep_for(100us);
+      });
+    }
+    CHECK(helped);
+    CHECK(two_slices_meet(pool));  // a launch of few slices wakes it at once
+  });
+  caller.join();
+}
+
 TEST(one_thread_means_the_caller_alone_in_order) {
   ThreadPool pool(1);
   std::vector<int> order;

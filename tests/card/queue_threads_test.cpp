@@ -18,6 +18,49 @@
 using namespace spyre::card;
 using namespace std::chrono_literals;
 
+TEST(a_thread_that_waits_for_a_job_helps_with_it) {
+  TestCard card;
+  ThreadPool pool(2);
+  const auto host = std::this_thread::get_id();
+  std::atomic<int> by_host{0}, all{0};
+  for (int i = 0; i < 200; i++) {
+    std::atomic<bool> begun{false};
+    Job next = job([&] {
+      begun = true;
+      pool.run(64, [&](int) {
+        all++;
+        by_host += std::this_thread::get_id() == host;
+        std::this_thread::sleep_for(5us);
+      });
+    });
+    next.pool = &pool;
+    card.queue.submit(std::move(next));
+    while (!begun) std::this_thread::yield();  // by the executor: this thread does not wait yet
+    card.queue.synchronize();
+    CHECK_EQ(all.load(), 64 * (i + 1));
+  }
+  CHECK(by_host > 0);
+}
+
+// Pauses shorter and longer than the executor stays awake, jobs of several threads in between.
+TEST(no_job_is_left_behind_after_a_pause) {
+  TestCard card;
+  std::atomic<int> ran{0};
+  const auto host = [&](int id) {
+    std::mt19937 random(id);
+    for (int i = 0; i < 400; i++) {
+      card.queue.submit(job([&] { ran++; }));
+      if (random() % 3 == 0) card.queue.synchronize();
+      if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
+      if (random() % 40 == 0) std::this_thread::sleep_for(2ms);
+    }
+  };
+  std::thread other(host, 1);
+  host(2);
+  other.join();
+  CHECK(becomes([&] { return ran == 800; }));  // nobody waits for the last ones
+}
+
 TEST(many_threads_submit_run_and_synchronise_at_once) {
   constexpr int kSubmitters = 4, kSynchronisers = 3, kEach = 3000, kStreams = 8;
   TestCard card;

@@ -263,6 +263,7 @@ void submit_step(const JobPlanPtr& plan, size_t index, const ArgumentsPtr& argum
   if (step.type == StepType::COMPUTE) {
     job.uses = arguments->blocks;  // no other step touches them
     job.small = plan->small[index];
+    job.pool = &thread_pool();
   }
   job.run = [plan, index, arguments, &card] { run_step(*plan, index, *arguments, card); };
   card.queue.submit(std::move(job));

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "spin.h"
+
 namespace spyre::card {
 
 namespace {
@@ -23,28 +25,12 @@ namespace {
 // Waking a thread that sleeps takes 15 us and more, and there are two launches in many steps of a
 // graph: long enough to meet the next one, short enough not to be noticed by others.
 constexpr std::chrono::microseconds kSpin{50};
+// How long a launch that expects help does without workers, and how many slices it must have for
+// each thread: it looks between them.
+constexpr std::chrono::microseconds kPatience{30};
+constexpr int kManySlices = 8;
 
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// True as soon as `ready` is, false when the spinning time is over.
-template <typename Ready>
-bool spin_until(Ready&& ready) {
-  if (ready()) return true;
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 16; i++) {
-      relax();
-      if (ready()) return true;
-    }
-  } while (std::chrono::steady_clock::now() < end);
-  return false;
-}
+thread_local bool expects_help = false;
 
 constexpr uint64_t kLeftMask = 0xffff'ffff;
 
@@ -74,15 +60,18 @@ struct ThreadPool::State {
   std::mutex error_mutex;
   std::exception_ptr error;
 
-  std::atomic<int> news{0};  // changes with each launch and with `limit`; workers sleep on it
+  std::atomic<int> news{0};     // changes with each launch and with `limit`; workers sleep on it
+  std::atomic<int> helpers{0};  // threads in help()
 
   void launch(int count, const std::function<void(int)>& function);
-  int work();
+  template <typename Between>
+  int work(Between&& between);
+  void report(int done);
   void fail(std::exception_ptr what);
   void wait_for_workers();
   void serve(int index);
   void adjust_workers(int useful);
-  void announce(int helpers);
+  void wake(int wanted);
 };
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>(threads)) {}
@@ -116,13 +105,24 @@ void ThreadPool::State::launch(int count, const std::function<void(int)>& functi
   unfinished.store(count, std::memory_order_relaxed);
   const uint64_t number = (ticket.load(std::memory_order_relaxed) >> 32) + 1;
   ticket.store(number << 32 | static_cast<uint64_t>(count), std::memory_order_release);
-  announce(count - 1);
-  unfinished.fetch_sub(work(), std::memory_order_acq_rel);
+  const bool waits = expects_help && count >= kManySlices * threads.load();
+  news.fetch_add(1, std::memory_order_acq_rel);
+  bool told = !waits;
+  if (told) wake(count - 1);
+  const auto begin =
+      waits ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
+  unfinished.fetch_sub(work([&] {
+                         if (told || std::chrono::steady_clock::now() - begin < kPatience) return;
+                         told = true;
+                         wake(count - 1);
+                       }),
+                       std::memory_order_acq_rel);
   wait_for_workers();
 }
 
 // Claims and runs slices until none is left; returns how many.
-int ThreadPool::State::work() {
+template <typename Between>
+int ThreadPool::State::work(Between&& between) {
   int done = 0;
   uint64_t now = ticket.load(std::memory_order_acquire);
   while (now & kLeftMask) {
@@ -133,6 +133,7 @@ int ThreadPool::State::work() {
       fail(std::current_exception());
     }
     done++;
+    between();
     now = ticket.load(std::memory_order_acquire);
     // A worker must not go on with the next launch before it has reported this one, and cannot:
     // this one is not over before the report.
@@ -152,7 +153,7 @@ void ThreadPool::State::fail(std::exception_ptr what) {
 
 void ThreadPool::State::wait_for_workers() {
   const auto finished = [&] { return unfinished.load(std::memory_order_acquire) == 0; };
-  if (spin_until(finished)) return;
+  if (spin_until(finished, kSpin)) return;
   for (int left; (left = unfinished.load(std::memory_order_acquire)) != 0;) unfinished.wait(left);
 }
 
@@ -161,13 +162,30 @@ void ThreadPool::State::serve(int index) {
   for (;;) {
     const int seen = news.load(std::memory_order_acquire);
     if (index >= limit.load(std::memory_order_acquire)) return;
-    const int done = work();
-    if (done && unfinished.fetch_sub(done, std::memory_order_acq_rel) == done) {
-      unfinished.notify_one();
-    }
-    if (!spin_until([&] { return news.load(std::memory_order_acquire) != seen; })) news.wait(seen);
+    report(work([] {}));
+    const auto has_news = [&] { return news.load(std::memory_order_acquire) != seen; };
+    if (!spin_until(has_news, kSpin)) news.wait(seen);
   }
 }
+
+void ThreadPool::State::report(int done) {
+  if (done && unfinished.fetch_sub(done, std::memory_order_acq_rel) == done) {
+    unfinished.notify_one();
+  }
+}
+
+void ThreadPool::help(const std::function<bool()>& done) {
+  State& s = *state_;
+  const auto has_work = [&] { return (s.ticket.load(std::memory_order_acquire) & kLeftMask) != 0; };
+  if (s.helpers.fetch_add(1, std::memory_order_relaxed) < s.threads - 1) {
+    do {
+      s.report(s.work([] {}));
+    } while (spin_until([&] { return has_work() || done(); }, kSpin) && !done());
+  }
+  s.helpers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void ThreadPool::expect_help() { expects_help = true; }
 
 // Starts the workers that a launch can use, and ends those that are not wanted any more.
 void ThreadPool::State::adjust_workers(int useful) {
@@ -175,7 +193,8 @@ void ThreadPool::State::adjust_workers(int useful) {
   const int now = static_cast<int>(workers.size());
   if (now > wanted) {
     limit = wanted;
-    announce(now);
+    news.fetch_add(1, std::memory_order_acq_rel);
+    news.notify_all();
     for (int i = wanted; i < now; i++) workers[i].join();
     workers.resize(wanted);
   }
@@ -190,10 +209,11 @@ void ThreadPool::State::adjust_workers(int useful) {
   }
 }
 
-void ThreadPool::State::announce(int helpers) {
-  news.fetch_add(1, std::memory_order_acq_rel);
-  if (helpers >= limit) return news.notify_all();
-  for (int i = 0; i < helpers; i++) news.notify_one();
+// Sleeping workers, so that with those who help already there are `wanted`.
+void ThreadPool::State::wake(int wanted) {
+  const int missing = std::min(wanted, limit.load()) - helpers.load(std::memory_order_relaxed);
+  if (missing >= limit) return news.notify_all();
+  for (int i = 0; i < missing; i++) news.notify_one();
 }
 
 }  // namespace spyre::card

@@ -1,7 +1,9 @@
 // A claiming thread pool: a launch is a number of slices that the caller and the workers claim.
 //
 // The caller works too and waits only for slices that a worker has already claimed, so a busy
-// machine costs nothing. Workers spin briefly, then sleep. Example: pool.run(32, [&](int i) {...}).
+// machine costs nothing. Workers spin briefly, then sleep. A thread that waits for what a launch is
+// part of can help instead: it is awake, and waking a worker takes longer than a small launch.
+// Example: pool.run(32, [&](int i) {...}).
 #pragma once
 
 #include <functional>
@@ -21,6 +23,13 @@ class ThreadPool {
   // are left out then. Concurrent calls from several threads, and calls from inside a slice, are
   // allowed (they run on the calling thread alone when the pool is taken).
   void run(int slices, const std::function<void(int)>& slice);
+
+  // Works on launches of other threads until `done` is true, or until there has been nothing to do
+  // for a short time. `done` is asked often.
+  void help(const std::function<bool()>& done);
+  // From now on launches of this thread, if they are of many slices, give a helper a moment to come
+  // before they wake a worker that sleeps.
+  static void expect_help();
 
   // Threads that work on a launch, the caller included. Workers start on first need.
   int threads() const;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "pool.h"
 
 namespace spyre::card {
 
@@ -29,10 +30,11 @@ struct Job {
   std::string name;
   int stream = 0;
   Engine engine = Engine::COMPUTE;
-  double device_us = 0;       // modelled duration
-  std::function<void()> run;  // must not wait for the card; empty: only takes time
-  std::vector<Block*> uses;   // retained until the job is done
-  bool small = false;         // takes less time than waking a thread: see submit()
+  double device_us = 0;        // modelled duration
+  std::function<void()> run;   // must not wait for the card; empty: only takes time
+  std::vector<Block*> uses;    // retained until the job is done
+  bool small = false;          // takes less time than waking a thread: see submit()
+  ThreadPool* pool = nullptr;  // that it shares its work with: a thread that waits for it helps
 };
 
 struct QueueState;  // the innards of a Queue, which marks keep alive
@@ -79,8 +81,8 @@ class Queue {
   void callback(int stream, std::function<void()> host_function);
 
   // Each of these waits, then throws a pending JobError of the card, once. The waiting thread may
-  // execute queued jobs itself. From inside a job of the card they throw std::logic_error: the
-  // job would wait for itself.
+  // execute queued jobs itself, or help with those of others. From inside a job of the card they
+  // throw std::logic_error: the job would wait for itself.
   void synchronize(const Mark& mark);
   void synchronize_stream(int stream);
   void synchronize();
