@@ -285,9 +285,8 @@ class Matmul {
   bool blocks_alone() const {
     const int64_t blocks = static_cast<int64_t>(blocks_.size());
     if (threads_ > 1 && blocks < 2 * threads_) return false;
-    return std::all_of(blocks_.begin(), blocks_.end(), [&](const RowBlock& block) {
-      return block.floats <= kAloneFloats && step_.row_lists[block.list].users == 1;
-    });
+    return std::all_of(blocks_.begin(), blocks_.end(),
+                       [](const RowBlock& block) { return block.floats <= kAloneFloats; });
   }
 
   void cut_tiles(int64_t most_rows, int64_t most_columns) {
