@@ -157,14 +157,16 @@ void ThreadPool::State::wait_for_workers() {
   for (int left; (left = unfinished.load(std::memory_order_acquire)) != 0;) unfinished.wait(left);
 }
 
-// The life of a worker.
+// The life of a worker. It leaves the work to threads that help where there are enough of them.
 void ThreadPool::State::serve(int index) {
   for (;;) {
     const int seen = news.load(std::memory_order_acquire);
-    if (index >= limit.load(std::memory_order_acquire)) return;
-    report(work([] {}));
+    const int wanted = limit.load(std::memory_order_acquire);
+    if (index >= wanted) return;
+    const bool spare = index >= wanted - helpers.load(std::memory_order_relaxed);
+    if (!spare) report(work([] {}));
     const auto has_news = [&] { return news.load(std::memory_order_acquire) != seen; };
-    if (!spin_until(has_news, kSpin)) news.wait(seen);
+    if (spare || !spin_until(has_news, kSpin)) news.wait(seen);
   }
 }
 
