@@ -20,6 +20,7 @@
 
 namespace spyre::card {
 
+class CompiledVectors;
 class TileCode;
 
 constexpr int kTileLanes = 1024;

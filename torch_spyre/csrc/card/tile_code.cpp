@@ -91,7 +91,7 @@ struct TileCode::Knowledge {
 };
 
 bool TileCode::has_assumptions(const Workspace& space) const {
-  return guarded_ != nullptr && std::all_of(guards_.begin(), guards_.end(), [&](int operand) {
+  return quick_.guarded != nullptr && std::all_of(guards_.begin(), guards_.end(), [&](int operand) {
            return (space.operands_assumed >> operand & 1) != 0;
          });
 }
@@ -225,6 +225,16 @@ TileCode::Range TileCode::range_of(const Workspace& space, Knowledge& knowledge)
   return range;
 }
 
+const TileCode::Quick& TileCode::quick_for(const Knowledge& knowledge) const {
+  const auto is_power = [&](int operand) {
+    const Bounds& bounds = knowledge.operands[operand];
+    return bounds.least == bounds.most && is_power_of_two(std::bit_cast<uint32_t>(bounds.most));
+  };
+  const bool powers =
+      quick_powers_.ordinary != nullptr && std::all_of(factors_.begin(), factors_.end(), is_power);
+  return powers ? quick_powers_ : quick_;
+}
+
 bool TileCode::runs_everywhere(const Machine& machine) const {
   if (machine.context.numerics != Numerics::DLFLOAT16) return false;
   return std::all_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
@@ -244,14 +254,14 @@ bool TileCode::run(const TileView& tile, Workspace& space, std::span<const Total
            knowledge.operands[stream.number].keeps_in_range();
   });
   const Range range = in_range ? range_of(space, knowledge) : Range::ANY;
-  const bool ordinary = range == Range::ORDINARY && ordinary_ != nullptr;
+  const bool ordinary = range == Range::ORDINARY && quick_.ordinary != nullptr;
   const CompiledVectors* code = any_.get();
   if (in_range && checked_ != nullptr) code = checked_.get();
   if (range == Range::NOT_LARGE && not_large_ != nullptr) code = not_large_.get();
-  if (ordinary) code = ordinary_.get();
+  if (ordinary) code = quick_for(knowledge).ordinary.get();
   run_parts(*code, tile, space, totals);
   for (int reg : lasting_) space.bounds[reg] = ordinary ? knowledge.registers[reg] : Bounds{};
-  if (ordinary && guarded_ != nullptr && !has_assumptions(space)) {
+  if (ordinary && quick_.guarded != nullptr && !has_assumptions(space)) {
     assume_for_next(space, knowledge);
   }
   return true;
@@ -265,7 +275,7 @@ bool TileCode::run_guarded(const TileView& tile, Workspace& space,
   if (tile.whole_block && std::all_of(guards_.begin(), guards_.end(), is_known)) return false;
   Knowledge knowledge;
   if (space.assured == this) {
-    note_exceptions(run_parts(*guarded_, tile, space, totals), tile, space);
+    note_exceptions(run_parts(*space.assured_code, tile, space, totals), tile, space);
     return true;
   }
   if (!know_operands(tile, space, knowledge, true)) return false;
@@ -274,7 +284,8 @@ bool TileCode::run_guarded(const TileView& tile, Workspace& space,
            knowledge.operands[stream.number].keeps_in_range();
   });
   if (!in_range || range_of(space, knowledge) != Range::ORDINARY) return false;
-  const int64_t cold = run_parts(*guarded_, tile, space, totals);
+  const CompiledVectors& guarded = *quick_for(knowledge).guarded;
+  const int64_t cold = run_parts(guarded, tile, space, totals);
   for (int reg : lasting_) space.bounds[reg] = cold == 0 ? knowledge.registers[reg] : Bounds{};
   for (int operand : guards_) {
     if (cold == 0 && tile.whole_block) {
@@ -284,6 +295,7 @@ bool TileCode::run_guarded(const TileView& tile, Workspace& space,
   }
   if (depends_on_guards_ && runs_everywhere(tile.machine) && has_fixed_splats(tile)) {
     space.assured = this;
+    space.assured_code = &guarded;
   }
   note_exceptions(cold, tile, space);
   return true;
@@ -329,7 +341,7 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
   const TileStep& step = tile.machine.step;
   VectorFrame frame;
   CodeLimits limits[kMaxGuards];
-  if (&code == guarded_.get()) {
+  if (&code == quick_.guarded.get() || &code == quick_powers_.guarded.get()) {
     frame.limits = limits;
     for (size_t i = 0; i < guards_.size(); i++) {
       const Bounds& bounds = space.operand_assumptions[guards_[i]];

@@ -4,7 +4,8 @@
 // A list of instructions is translated in several forms. The first is for tiles whose magnitudes,
 // as bounds of their operands show, never leave the range of DLFloat16: there decoding, rounding
 // and encoding are a few operations. The next one is the same for bounds that operands had in an
-// earlier tile and may have again: it looks at their codes as it goes. The third is for tiles where
+// earlier tile and may have again: it looks at their codes as it goes. Of these two there may be a
+// second pair, for tiles whose factors of one value are powers of two. The third is for tiles where
 // bounds show that nothing is too large, and looks whether something is too small; the fourth one
 // looks for both. Lanes where one of them sees something else are computed by the last form, which
 // is for everything. Reductions can be part of the code. What
@@ -25,6 +26,10 @@
 namespace spyre::card {
 
 inline bool is_code_format(DataFormat format) { return format == DataFormat::SEN169_FP16; }
+// Of a float, and neither zero, infinite nor NaN.
+inline bool is_power_of_two(uint32_t bits) {
+  return (bits & 0x7fffff) == 0 && (bits & 0x7f800000) != 0 && (bits & 0x7f800000) != 0x7f800000;
+}
 inline bool is_comparison(int opcode) { return (opcode >= EQ && opcode <= GE) || opcode == ISNAN; }
 
 class TileCode {
@@ -67,6 +72,11 @@ class TileCode {
   };
 
   struct Knowledge;
+  // The first two forms: there may be others for factors that are powers of two, because such
+  // products need no rounding.
+  struct Quick {
+    std::unique_ptr<CompiledVectors> ordinary, guarded;
+  };
   // False when an operand ends inside of the tile. `assume`: operands with guards have the bounds
   // of earlier tiles.
   bool know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge,
@@ -78,6 +88,7 @@ class TileCode {
   // What bounds show: that all is ordinary, that nothing is too large, or neither.
   enum class Range : int8_t { ORDINARY, NOT_LARGE, ANY };
   Range range_of(const Workspace& space, Knowledge& knowledge) const;
+  const Quick& quick_for(const Knowledge& knowledge) const;
   bool has_fixed_splats(const TileView& tile) const;
   // Returns how often a guard led to the form for everything.
   int64_t run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
@@ -92,7 +103,9 @@ class TileCode {
   std::vector<int> guards_;         // operands whose codes the guarded form looks at
   bool depends_on_guards_ = false;  // on nothing else, but for splats
   std::vector<bool> divides_;  // by instruction: it multiplies with a reciprocal in ordinary forms
-  std::unique_ptr<CompiledVectors> ordinary_, guarded_, not_large_, checked_, any_;
+  std::vector<int> factors_;   // operands of one value that lanes are multiplied with
+  Quick quick_, quick_powers_;
+  std::unique_ptr<CompiledVectors> not_large_, checked_, any_;
 };
 
 }  // namespace spyre::card

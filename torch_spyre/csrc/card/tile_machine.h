@@ -162,6 +162,7 @@ struct alignas(64) Workspace {
   uint32_t operands_assumed = 0;  // bit by operand
   // The code that stays ordinary with these assumptions in all tiles, if it is known.
   const TileCode* assured = nullptr;
+  const CompiledVectors* assured_code = nullptr;  // the form that it has then
   // Of operands that are the same in all blocks of a task.
   Bounds fixed_bounds[kMaxTileOperands];
   uint32_t fixed_known = 0;    // bit by operand

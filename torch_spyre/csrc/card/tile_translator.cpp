@@ -38,10 +38,6 @@ bool stays_below_input(int opcode) {
   }
 }
 
-bool is_power_of_two(uint32_t bits) {
-  return (bits & 0x7fffff) == 0 && (bits & 0x7f800000) != 0 && (bits & 0x7f800000) != 0x7f800000;
-}
-
 // Whether the groups of a run have other lanes of this operand each.
 bool moves(const TileStep& step, int operand) {
   return std::any_of(step.walks.begin(), step.walks.end(), [&](const TileWalk& walk) {
@@ -52,6 +48,10 @@ bool moves(const TileStep& step, int operand) {
 // Whether it goes over blocks of rows, stick by stick.
 bool is_of_rows(const TileStep& step) { return !step.phases.empty() && step.reduces(); }
 
+bool contains(const std::vector<int>& numbers, int number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
 struct Untranslatable {};
 
 }  // namespace
@@ -61,9 +61,11 @@ enum class TileForm { ORDINARY, GUARDED, NOT_LARGE, CHECKED, ANY };
 
 class TileTranslator {
  public:
-  // `scales`: whether lanes are left as codes have them where that saves something.
-  TileTranslator(const TileStep& step, TileCode& to, TileForm form, bool scales = false)
-      : step_(step), to_(to), form_(form), scales_(scales) {
+  // `scales`: whether lanes are left as codes have them where that saves something. `powers`:
+  // factors of one value are powers of two.
+  TileTranslator(const TileStep& step, TileCode& to, TileForm form, bool scales = false,
+                 bool powers = false)
+      : step_(step), to_(to), form_(form), scales_(scales), powers_(powers) {
     for (const TileCode::Stream& stream : to_.streams_) {
       code_.add_stream(stream.apart, is_fixed(stream));
     }
@@ -104,6 +106,7 @@ class TileTranslator {
     int scaled = -1;         // the value times 2^-96, as a code has it when it is shifted; or none
     bool exact = false;      // `scaled` is just that, even if it is out of range: a sum
     bool not_large = false;  // it is not too large if nothing is that has been looked at before
+    int operand = -1;        // of one value, which this is
   };
 
   void translate(size_t at) {
@@ -173,6 +176,10 @@ class TileTranslator {
     } else if (opcode == MUL_CONSTANT && form_ != TileForm::ANY) {
       lanes.coarse = a.coarse && is_power_of_two(in.imm0);
       if (lanes.coarse) watch(lanes.value);
+    } else if (opcode == MUL && ((a.coarse && b.operand >= 0) || (b.coarse && a.operand >= 0))) {
+      const int factor = a.coarse && b.operand >= 0 ? b.operand : a.operand;
+      if (!contains(to_.factors_, factor)) to_.factors_.push_back(factor);
+      lanes.coarse = powers_;
     } else {
       lanes.coarse = is_comparison(opcode);
     }
@@ -256,7 +263,9 @@ class TileTranslator {
     const TileOperand& operand = step_.operands[number];
     to_.loaded_[number] = true;
     if (operand.form != OperandForm::VECTOR) {
-      return {splat(TileCode::Source::SPLAT_OPERAND, number), false, false};
+      Lanes one{splat(TileCode::Source::SPLAT_OPERAND, number), false, false};
+      one.operand = number;
+      return one;
     }
     const int from = operand_stream(number);
     if (is_lane_format(operand.format)) {
@@ -415,7 +424,7 @@ class TileTranslator {
   const TileStep& step_;
   TileCode& to_;
   const TileForm form_;
-  const bool scales_;
+  const bool scales_, powers_;
   VectorCode code_;
   std::array<Lanes, kTileRegisters> registers_;
   std::map<size_t, int> first_halves_;
@@ -474,7 +483,7 @@ bool divides_by_reciprocal(const TileStep& step, const std::vector<TileInstructi
     }
     if (in.opcode != STORE && in.destination == reg) return true;
   }
-  return std::find(lasting.begin(), lasting.end(), reg) == lasting.end() &&
+  return !contains(lasting, reg) &&
          std::none_of(reductions.begin(), reductions.end(),
                       [&](const TileReduction& r) { return r.source == reg; });
 }
@@ -574,20 +583,29 @@ std::shared_ptr<const TileCode> TileCode::translate(
         std::all_of(code->streams_.begin(), code->streams_.end(), [&](const Stream& stream) {
           if (stream.source == Source::SPLAT_OPERAND) return true;
           return stream.source == Source::OPERAND &&
-                 (!code->loaded_[stream.number] ||
-                  std::find(code->guards_.begin(), code->guards_.end(), stream.number) !=
-                      code->guards_.end());
+                 (!code->loaded_[stream.number] || contains(code->guards_, stream.number));
         });
-    const auto shorter = [&](TileForm form) {
-      VectorCode plain = TileTranslator(step, *code, form).run();
-      VectorCode scaled = TileTranslator(step, *code, form, true).run();
+    const auto shorter = [&](TileForm form, bool powers) {
+      VectorCode plain = TileTranslator(step, *code, form, false, powers).run();
+      VectorCode scaled = TileTranslator(step, *code, form, true, powers).run();
       return scaled.values().size() < plain.values().size() ? scaled : plain;
     };
+    const auto quick = [&](bool powers) {
+      Quick forms;
+      forms.ordinary = compile_vectors(shorter(TileForm::ORDINARY, powers), step.lanes);
+      if (!code->guards_.empty()) {
+        forms.guarded = compile_vectors(shorter(TileForm::GUARDED, powers), step.lanes, &any);
+      }
+      return forms;
+    };
     code->any_ = compile_vectors(any, step.lanes);
-    code->ordinary_ = compile_vectors(shorter(TileForm::ORDINARY), step.lanes);
     if (code->any_ == nullptr) return nullptr;
-    if (!code->guards_.empty()) {
-      code->guarded_ = compile_vectors(shorter(TileForm::GUARDED), step.lanes, &any);
+    code->quick_ = quick(false);
+    if (!code->factors_.empty()) {
+      Quick powers = quick(true);
+      if (powers.ordinary != nullptr && (powers.guarded != nullptr || code->guards_.empty())) {
+        code->quick_powers_ = std::move(powers);
+      }
     }
     try {
       const auto with_looks = [&](TileForm form) {
