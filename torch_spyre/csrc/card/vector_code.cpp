@@ -1,5 +1,6 @@
 #include "vector_code.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 
@@ -138,6 +139,23 @@ void VectorCode::guard_codes(int stream, int limits, bool fetches) {
   values_.push_back(v);
 }
 
+// Stores and guards stay where they are, and everything between two of them between them.
+void VectorCode::alternate() {
+  std::vector<int> depth(values_.size()), order;
+  const auto deeper = [&](int x, int y) { return depth[x] < depth[y]; };
+  std::ptrdiff_t begin = 0;  // in `order`, of what follows the last effect
+  for (std::size_t i = 0; i < values_.size(); i++) {
+    const VectorValue& v = values_[i];
+    for (int input : {v.a, v.b, v.c}) {
+      if (input >= 0) depth[i] = std::max(depth[i], depth[input] + 1);
+    }
+    if (has_effect(v.op)) std::stable_sort(order.begin() + begin, order.end(), deeper);
+    order.push_back(static_cast<int>(i));
+    if (has_effect(v.op)) begin = static_cast<std::ptrdiff_t>(order.size());
+  }
+  rearrange(order);
+}
+
 void VectorCode::drop_unused() {
   std::vector<bool> used(values_.size());
   for (std::size_t i = values_.size(); i-- > 0;) {
@@ -148,12 +166,19 @@ void VectorCode::drop_unused() {
       if (input >= 0) used[input] = true;
     }
   }
+  std::vector<int> order;
+  for (std::size_t i = 0; i < values_.size(); i++) {
+    if (used[i]) order.push_back(static_cast<int>(i));
+  }
+  rearrange(order);
+}
+
+void VectorCode::rearrange(const std::vector<int>& order) {
   std::vector<int> now(values_.size(), -1);
   std::vector<VectorValue> kept;
-  for (std::size_t i = 0; i < values_.size(); i++) {
-    if (!used[i]) continue;
-    now[i] = static_cast<int>(kept.size());
-    VectorValue v = values_[i];
+  for (int at : order) {
+    now[at] = static_cast<int>(kept.size());
+    VectorValue v = values_[at];
     for (int* input : {&v.a, &v.b, &v.c}) {
       if (*input >= 0) *input = now[*input];
     }

@@ -122,6 +122,9 @@ class VectorCode {
 
   // Drops values that nobody stores.
   void drop_unused();
+  // Orders values by how many others they depend on, one after the other: what does not depend on
+  // each other, such as the halves, stands side by side. It needs more registers.
+  void alternate();
   // Products with 2^96 and 2^-96, which decode and encode codes, become part of the sums next to
   // them: vector_folds.cpp.
   void fold_scaling();
@@ -140,6 +143,7 @@ class VectorCode {
   using Key = std::tuple<VectorOp, uint8_t, int, int, int, uint32_t, int, int>;
 
   int add(const VectorValue& value);
+  void rearrange(const std::vector<int>& order);  // to these values, in this order
   bool fold(VectorOp op, int a, int b, int imm, uint32_t& word) const;
   bool is_product_with(int value, uint32_t word) const;
   bool is_decoded(int value) const;

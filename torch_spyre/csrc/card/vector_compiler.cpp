@@ -718,25 +718,9 @@ std::vector<int> streams_of_moments(const VectorCode& code) {
   return streams;
 }
 
-}  // namespace
-
-std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
-                                                 const VectorCode* cold) {
-  if (!has_vector_compiler() || code.streams().size() > kMaxStreams) return nullptr;
-  code.drop_unused();
-  VectorCode split_cold;
-  if (code.can_split() && (cold == nullptr || cold->can_split())) {
-    code.split();
-    if (cold != nullptr) {
-      split_cold = *cold;
-      split_cold.split();
-      cold = &split_cold;
-    }
-  }
-  for (const VectorStream& stream : code.streams()) {
-    const int64_t reach = stream.step * (lanes / kLanesOfIteration);
-    if (reach < INT32_MIN / 2 || reach > INT32_MAX / 2) return nullptr;
-  }
+// Nothing when there are too few registers.
+std::unique_ptr<CompiledVectors> compile_in_order(const VectorCode& code, int lanes,
+                                                  const VectorCode* cold) {
   const bool halves = std::any_of(code.values().begin(), code.values().end(),
                                   [](const auto& v) { return v.op == VectorOp::STORE_CODES; });
   // What has registers for as long as the code runs, as long as there are enough.
@@ -768,6 +752,31 @@ std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
     }
   }
   return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<CompiledVectors> compile_vectors(VectorCode code, int lanes,
+                                                 const VectorCode* cold) {
+  if (!has_vector_compiler() || code.streams().size() > kMaxStreams) return nullptr;
+  code.drop_unused();
+  VectorCode split_cold;
+  if (code.can_split() && (cold == nullptr || cold->can_split())) {
+    code.split();
+    if (cold != nullptr) {
+      split_cold = *cold;
+      split_cold.split();
+      cold = &split_cold;
+    }
+  }
+  for (const VectorStream& stream : code.streams()) {
+    const int64_t reach = stream.step * (lanes / kLanesOfIteration);
+    if (reach < INT32_MIN / 2 || reach > INT32_MAX / 2) return nullptr;
+  }
+  VectorCode alternating = code;
+  alternating.alternate();
+  auto made = compile_in_order(alternating, lanes, cold);
+  return made != nullptr ? std::move(made) : compile_in_order(code, lanes, cold);
 }
 
 #else
