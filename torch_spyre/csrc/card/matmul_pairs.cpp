@@ -86,32 +86,93 @@ struct RowFacts {
   float unscale;
 };
 
+struct Largest {
+  SPYRE_INLINE static __m512i of(__m512i x, __m512i y) { return _mm512_max_epi32(x, y); }
+};
+struct Total {
+  SPYRE_INLINE static __m512i of(__m512i x, __m512i y) { return _mm512_add_epi32(x, y); }
+};
+struct FloatTotal {
+  SPYRE_INLINE static __m512i of(__m512i x, __m512i y) {
+    return _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(y)));
+  }
+};
+
+// All lanes of each of four vectors into one of four lanes.
+template <class Op>
+SPYRE_INLINE __m128i fold(const __m512i (&lanes)[4]) {
+  __m512i pairs[2];
+  for (int i = 0; i < 2; ++i) {
+    pairs[i] = Op::of(_mm512_unpacklo_epi32(lanes[2 * i], lanes[2 * i + 1]),
+                      _mm512_unpackhi_epi32(lanes[2 * i], lanes[2 * i + 1]));
+  }
+  const __m512i all =
+      Op::of(_mm512_unpacklo_epi64(pairs[0], pairs[1]), _mm512_unpackhi_epi64(pairs[0], pairs[1]));
+  const __m512i half = Op::of(all, _mm512_shuffle_i64x2(all, all, 0x4e));
+  return _mm512_castsi512_si128(Op::of(half, _mm512_shuffle_i64x2(half, half, 0xb1)));
+}
+SPYRE_INLINE __m128 fold_sums(const __m512 (&of)[4]) {
+  const __m512i lanes[4] = {_mm512_castps_si512(of[0]), _mm512_castps_si512(of[1]),
+                            _mm512_castps_si512(of[2]), _mm512_castps_si512(of[3])};
+  return _mm_castsi128_ps(fold<FloatTotal>(lanes));
+}
+
 // The sign of every fourth number changes, in x and in y, which leaves their products as they are.
 // Sums of x0 x1 stay small so, where all numbers are positive: they would grow with the depth.
-void prepare_rows(float* a, int64_t lda, int64_t rows, int64_t depth) {
+//
+// Up to four rows at a time, which changes nothing in the sums of any.
+template <int kRows>
+SPYRE_INLINE void prepare_some_rows(float* a, int64_t lda, int64_t depth) {
   const __m512i fourth = _mm512_maskz_set1_epi32(0x8888, INT32_MIN);
-  for (int64_t i = 0; i < rows; ++i, a += lda) {
-    const auto mask = [&](int64_t k) {
-      return depth - k >= kPanel ? __mmask16{0xffff}
-                                 : static_cast<__mmask16>((1u << (depth - k)) - 1);
-    };
-    Look look{_mm512_setzero_si512(), _mm512_setzero_si512()};
-    for (int64_t k = 0; k < depth; k += kPanel) look.add(_mm512_maskz_loadu_ps(mask(k), a + k));
-    const Scales scales = scales_of(_mm512_set1_epi32(_mm512_reduce_max_epi32(look.largest)));
-    const __m512 scale = _mm512_xor_ps(scales.scale, _mm512_castsi512_ps(fourth));
-    const bool sparse = _mm512_reduce_add_epi32(look.numbers) * kSparse < depth;
-    __m512 pairs = _mm512_setzero_ps(), squares = pairs;
-    for (int64_t k = 0; k < depth; k += kPanel) {
-      const __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask(k), a + k), scale);
-      _mm512_storeu_ps(a + k, x);
-      pairs = _mm512_fmadd_ps(x, _mm512_permute_ps(x, 0xb1), pairs);  // each pair twice
-      squares = _mm512_fmadd_ps(x, x, squares);
-    }
-    const RowFacts facts{0.5f * _mm512_reduce_add_ps(pairs),
-                         sparse ? kNan : _mm512_reduce_add_ps(squares),
-                         _mm512_cvtss_f32(scales.unscale)};
-    *reinterpret_cast<RowFacts*>(a + lda - kRowFacts) = facts;
+  const auto mask = [&](int64_t k) {
+    return depth - k >= kPanel ? __mmask16{0xffff}
+                               : static_cast<__mmask16>((1u << (depth - k)) - 1);
+  };
+  Look looks[kRows];
+  for (Look& look : looks) look = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+  for (int64_t k = 0; k < depth; k += kPanel) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) looks[i].add(_mm512_maskz_loadu_ps(mask(k), a + i * lda + k));
   }
+  __m512i largest[4] = {}, numbers[4] = {};
+  for (int i = 0; i < kRows; ++i) {
+    largest[i] = looks[i].largest;
+    numbers[i] = looks[i].numbers;
+  }
+  const __m128i most = fold<Largest>(largest), count = fold<Total>(numbers);
+  const Scales scales = scales_of(_mm512_castsi128_si512(most));
+  alignas(16) float unscale[4], scale[4];
+  alignas(16) int32_t counts[4];
+  _mm_store_ps(unscale, _mm512_castps512_ps128(scales.unscale));
+  _mm_store_ps(scale, _mm512_castps512_ps128(scales.scale));
+  _mm_store_si128(reinterpret_cast<__m128i*>(counts), count);
+  __m512 factors[kRows], pairs[4] = {}, squares[4] = {};
+  for (int i = 0; i < kRows; ++i) {
+    factors[i] = _mm512_xor_ps(_mm512_set1_ps(scale[i]), _mm512_castsi512_ps(fourth));
+  }
+  for (int64_t k = 0; k < depth; k += kPanel) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      float* at = a + i * lda + k;
+      const __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask(k), at), factors[i]);
+      _mm512_storeu_ps(at, x);
+      pairs[i] = _mm512_fmadd_ps(x, _mm512_permute_ps(x, 0xb1), pairs[i]);  // each pair twice
+      squares[i] = _mm512_fmadd_ps(x, x, squares[i]);
+    }
+  }
+  alignas(16) float pair_sums[4], square_sums[4];
+  _mm_store_ps(pair_sums, fold_sums(pairs));
+  _mm_store_ps(square_sums, fold_sums(squares));
+  for (int i = 0; i < kRows; ++i) {
+    const bool sparse = counts[i] * kSparse < depth;
+    *reinterpret_cast<RowFacts*>(a + (i + 1) * lda - kRowFacts) = {
+        0.5f * pair_sums[i], sparse ? kNan : square_sums[i], unscale[i]};
+  }
+}
+
+void prepare_rows(float* a, int64_t lda, int64_t rows, int64_t depth) {
+  for (; rows >= 4; rows -= 4, a += 4 * lda) prepare_some_rows<4>(a, lda, depth);
+  for (; rows > 0; --rows, a += lda) prepare_some_rows<1>(a, lda, depth);
 }
 
 void prepare_panels(float* panels, int64_t columns, int64_t depth) {
