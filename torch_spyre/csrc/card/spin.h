@@ -1,10 +1,9 @@
-// Waiting without sleeping.
+// Waiting without giving the processor away.
 //
 // Example: if (!spin_until([&] { return ready.load(); }, 50us)) sleep();
 #pragma once
 
 #include <chrono>
-#include <thread>
 
 namespace spyre::card {
 
@@ -16,21 +15,17 @@ inline void relax() {
 #endif
 }
 
-// After so long, other threads that want the processor go first.
-constexpr std::chrono::microseconds kPoliteAfter{50};
-
 // True as soon as `ready` is, false when the time is over.
 template <typename Ready>
 bool spin_until(Ready&& ready, std::chrono::microseconds time) {
   if (ready()) return true;
-  const auto begin = std::chrono::steady_clock::now();
-  for (auto now = begin; now - begin < time; now = std::chrono::steady_clock::now()) {
-    if (now - begin > kPoliteAfter) std::this_thread::yield();
+  const auto end = std::chrono::steady_clock::now() + time;
+  do {
     for (int i = 0; i < 16; i++) {
       relax();
       if (ready()) return true;
     }
-  }
+  } while (std::chrono::steady_clock::now() < end);
   return false;
 }
 
