@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
+#include <utility>
 
 #include "bounds_of.h"
 #include "tile_recorder.h"
@@ -246,6 +248,7 @@ bool TileCode::runs_everywhere(const Machine& machine) const {
 
 bool TileCode::run(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const {
   if (tile.machine.context.numerics != Numerics::DLFLOAT16) return false;
+  if (const TileCode* before = std::exchange(space.seen_by, nullptr)) before->assume_seen(space);
   if (has_assumptions(space) && run_guarded(tile, space, totals)) return true;
   Knowledge knowledge;
   if (!know_operands(tile, space, knowledge, false)) return false;
@@ -262,7 +265,11 @@ bool TileCode::run(const TileView& tile, Workspace& space, std::span<const Total
   run_parts(*code, tile, space, totals);
   for (int reg : lasting_) space.bounds[reg] = ordinary ? knowledge.registers[reg] : Bounds{};
   if (ordinary && quick_.guarded != nullptr && !has_assumptions(space)) {
-    assume_for_next(space, knowledge);
+    space.seen_by = this;
+    for (const Stream& stream : streams_) {
+      if (stream.source != Source::OPERAND && stream.source != Source::SPLAT_OPERAND) continue;
+      space.operands_seen[stream.number] = knowledge.operands[stream.number];
+    }
   }
   return true;
 }
@@ -309,30 +316,41 @@ void TileCode::note_exceptions(int64_t cold, const TileView& tile, Workspace& sp
   space.assured = nullptr;
 }
 
-// With some room, if all stays ordinary with it, too.
-void TileCode::assume_for_next(Workspace& space, Knowledge& knowledge) const {
-  space.assured = nullptr;
-  const auto codes_within = [](const Bounds& b) { return b.most > 0 && b.least <= b.most; };
-  for (const float room : {16.0f, 2.0f, 1.0f}) {
-    Knowledge wider;
+// With as much room as there is while all stays ordinary.
+void TileCode::assume_seen(Workspace& space) const {
+  const auto with_room = [&](int quarters, Knowledge& knowledge) {
+    const float room = std::exp2(static_cast<float>(quarters) / 4);
     for (const Stream& stream : streams_) {
       if (stream.source != Source::OPERAND && stream.source != Source::SPLAT_OPERAND) continue;
-      wider.operands[stream.number] = knowledge.operands[stream.number];
+      knowledge.operands[stream.number] = space.operands_seen[stream.number];
     }
     for (int operand : guards_) {
-      Bounds& bounds = wider.operands[operand];
-      if (!codes_within(bounds)) return;  // zeros only
+      Bounds& bounds = knowledge.operands[operand];
       // What later phases make of more room for large numbers may be out of range: e^-x.
       bounds.least /= room;
       bounds.most = decode_dlfloat16(encode_dlfloat16(bounds.most * std::min(room, 1.25f)));
-      if (!bounds.keeps_in_range()) bounds = knowledge.operands[operand];
+      if (!bounds.keeps_in_range()) bounds = space.operands_seen[operand];
     }
-    if (room > 1.0f && range_of(space, wider) != Range::ORDINARY) continue;
-    for (int operand : guards_) {
-      space.operand_assumptions[operand] = wider.operands[operand];
-      space.operands_assumed |= 1u << operand;
+    return quarters == 0 || range_of(space, knowledge) == Range::ORDINARY;
+  };
+  const auto has_codes = [&](int operand) {  // not zeros only
+    const Bounds& seen = space.operands_seen[operand];
+    return seen.most > 0 && seen.least <= seen.most;
+  };
+  space.assured = nullptr;
+  if (!std::all_of(guards_.begin(), guards_.end(), has_codes)) return;
+  Knowledge known;
+  int quarters = most_room_;
+  if (!with_room(most_room_, known)) {
+    quarters = 0;
+    for (int by = most_room_ / 2; by > 0; by /= 2) {
+      if (with_room(quarters + by, known)) quarters += by;
     }
-    return;
+    with_room(quarters, known);
+  }
+  for (int operand : guards_) {
+    space.operand_assumptions[operand] = known.operands[operand];
+    space.operands_assumed |= 1u << operand;
   }
 }
 

@@ -82,7 +82,8 @@ class TileCode {
   bool know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge,
                      bool assume) const;
   bool run_guarded(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const;
-  void assume_for_next(Workspace& space, Knowledge& knowledge) const;
+  // What this code has seen in a tile it may expect in the next ones.
+  void assume_seen(Workspace& space) const;
   void note_exceptions(int64_t cold, const TileView& tile, Workspace& space) const;
   bool has_assumptions(const Workspace& space) const;
   // What bounds show: that all is ordinary, that nothing is too large, or neither.
@@ -98,9 +99,12 @@ class TileCode {
   std::vector<int> lasting_;
   std::vector<TileReduction> reductions_;
   std::vector<Stream> streams_;
-  std::vector<bool> codes_;         // by operand: it is DLFloat16
-  std::vector<bool> loaded_;        // by operand
-  std::vector<int> guards_;         // operands whose codes the guarded form looks at
+  std::vector<bool> codes_;   // by operand: it is DLFloat16
+  std::vector<bool> loaded_;  // by operand
+  std::vector<int> guards_;   // operands whose codes the guarded form looks at
+  // For numbers that are smaller than those seen, in quarters of a power of two. Later phases rely
+  // on what is assumed of a block: with differences of very small numbers they are not ordinary.
+  int most_room_ = 0;
   bool depends_on_guards_ = false;  // on nothing else, but for splats
   std::vector<bool> divides_;  // by instruction: it multiplies with a reciprocal in ordinary forms
   std::vector<int> factors_;   // operands of one value that lanes are multiplied with

@@ -160,6 +160,9 @@ struct alignas(64) Workspace {
   // Of operands in an earlier tile of the same run: what machine code may expect, and checks.
   Bounds operand_assumptions[kMaxTileOperands];
   uint32_t operands_assumed = 0;  // bit by operand
+  // Bounds that a code has seen, of which the next tile, if there is one, makes assumptions.
+  Bounds operands_seen[kMaxTileOperands];
+  const TileCode* seen_by = nullptr;
   // The code that stays ordinary with these assumptions in all tiles, if it is known.
   const TileCode* assured = nullptr;
   const CompiledVectors* assured_code = nullptr;  // the form that it has then

@@ -184,7 +184,12 @@ class TileTranslator {
       lanes.coarse = is_comparison(opcode);
     }
     lanes.scaled = scaled(in, opcode, a, b);
-    lanes.exact = lanes.scaled >= 0 && opcode != MUL && opcode != MUL_CONSTANT;
+    const bool is_product = opcode == MUL || opcode == MUL_CONSTANT;
+    if (is_product && lanes.coarse && is_ordinary()) {
+      code_.mark_exact(lanes.value);
+      if (lanes.scaled >= 0) code_.mark_exact(lanes.scaled);
+    }
+    lanes.exact = lanes.scaled >= 0 && !is_product;
     lanes.not_large = a.coarse && stays_below_input(opcode);
     return lanes;
   }
@@ -511,7 +516,10 @@ bool loads_what_it_stored(const TileStep& step, const std::vector<TileInstructio
 std::vector<int64_t> key_of(const TileStep& step, const std::vector<TileInstruction>& instructions,
                             const std::vector<int>& lasting,
                             const std::vector<TileReduction>& reductions) {
-  std::vector<int64_t> key{step.lanes, step.reduce_lanes, is_of_rows(step),
+  std::vector<int64_t> key{step.lanes,
+                           step.reduce_lanes,
+                           is_of_rows(step),
+                           step.phases.size() > 1,
                            static_cast<int64_t>(lasting.size()),
                            static_cast<int64_t>(reductions.size())};
   key.insert(key.end(), lasting.begin(), lasting.end());
@@ -564,6 +572,7 @@ std::shared_ptr<const TileCode> TileCode::translate(
     code->codes_.push_back(is_code_format(operand.format));
   }
   code->loaded_.resize(step.operands.size());
+  code->most_room_ = step.phases.size() > 1 ? 16 : 32;
   for (size_t i = 0; i < instructions.size(); i++) {
     code->divides_.push_back(
         divides_by_reciprocal(step, instructions, i, code->lasting_, reductions));

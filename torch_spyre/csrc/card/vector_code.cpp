@@ -99,6 +99,11 @@ int VectorCode::load(VectorOp op, int stream, int half) {
   return add(v);
 }
 
+void VectorCode::mark_exact(int product) {
+  VectorValue& v = values_[product];
+  if (v.op == VectorOp::MUL && v.imm == 0) v.imm = 2;
+}
+
 void VectorCode::store(VectorOp op, int stream, int half, int a, int b) {
   VectorValue v;
   v.op = op;

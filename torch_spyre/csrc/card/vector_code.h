@@ -41,7 +41,7 @@ enum class VectorOp : uint8_t {
   // float32
   ADD,
   SUB,
-  MUL,  // imm 1: with 2^-96, to encode what is in range
+  MUL,  // imm 1: with 2^-96, to encode what is in range; 2: with a power of two, exact
   DIV,
   FMA,   // a * b + c, rounded once
   FMS,   // a * b - c
@@ -115,6 +115,8 @@ class VectorCode {
   int constant(uint32_t word);
   int make(VectorOp op, int a, int b = -1, int c = -1, int imm = 0);
   int load(VectorOp op, int stream, int half);
+  // The value, if it is a product, is one with a power of two that loses nothing.
+  void mark_exact(int product);
   void store(VectorOp op, int stream, int half, int a, int b = -1);
   void add_moments(int sums, int squares, int a, int b, bool few_bits);
   void guard(int mask, int other = -1);
@@ -125,8 +127,8 @@ class VectorCode {
   // Orders values by how many others they depend on, one after the other: what does not depend on
   // each other, such as the halves, stands side by side. It needs more registers.
   void alternate();
-  // Products with 2^96 and 2^-96, which decode and encode codes, become part of the sums next to
-  // them: vector_folds.cpp.
+  // Products with 2^96 and 2^-96, which decode and encode codes, and others that are exact become
+  // part of the sums next to them: vector_folds.cpp.
   void fold_scaling();
   // Of 32 lanes a half is 16 neighbours, or, where they are split, every other one. Codes are
   // decoded with fewer instructions then. It makes no difference to code that knows nothing of the

@@ -5,7 +5,7 @@
 //   x * 2^96 + y             is a sum of a number that is decoded and y
 //   p * 2^-96 + b            is a sum of p and b, encoded, where b is what the code has
 // The second one has the bits of (p + b * 2^96) * 2^-96 unless it is subnormal, and then the result
-// is out of the range for which such code is.
+// is out of the range for which such code is. Products with other powers of two are exact, too.
 //
 // And the halves of 32 lanes: neighbours have to be brought apart, every other one is where it is.
 #include <algorithm>
@@ -75,17 +75,19 @@ void VectorCode::fold_scaling() {
     }
   }
   const auto folds = [&](int value) {
-    return is_decoded(value) && uses[value] == 1 && !is_fixed(value);
+    if (uses[value] != 1) return false;
+    const VectorValue& v = values_[value];
+    return is_decoded(value) ? !is_fixed(value) : v.op == VectorOp::MUL && v.imm == 2;
   };
   for (VectorValue& v : values_) {
     const bool adds = v.op == VectorOp::ADD;
     if (!adds && v.op != VectorOp::SUB) continue;
     if (folds(v.a)) {
-      const VectorValue decoded = values_[v.a];
-      becomes(v, adds ? VectorOp::FMA : VectorOp::FMS, decoded.a, decoded.b, v.b);
+      const VectorValue product = values_[v.a];
+      becomes(v, adds ? VectorOp::FMA : VectorOp::FMS, product.a, product.b, v.b);
     } else if (folds(v.b)) {
-      const VectorValue decoded = values_[v.b];
-      becomes(v, adds ? VectorOp::FMA : VectorOp::FNMA, decoded.a, decoded.b, v.a);
+      const VectorValue product = values_[v.b];
+      becomes(v, adds ? VectorOp::FMA : VectorOp::FNMA, product.a, product.b, v.a);
     }
   }
   drop_unused();
