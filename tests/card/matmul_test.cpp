@@ -1,7 +1,25 @@
 // Matrix products against sums in double, element by element and stick by stick.
 #include "matmul_problem.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include <limits>
+
 using namespace spyre::card;
+
+namespace {
+
+// As torch.set_flush_denormal does it, for this thread.
+void flush_subnormals([[maybe_unused]] bool flush) {
+#if defined(__x86_64__)
+  constexpr unsigned kFlush = 0x8040;
+  _mm_setcsr(flush ? _mm_getcsr() | kFlush : _mm_getcsr() & ~kFlush);
+#endif
+}
+
+}  // namespace
 
 TEST(odd_sizes_agree_with_sums_in_double_whatever_the_padding_holds) {
   Random random(1);
@@ -323,6 +341,56 @@ TEST(all_forms_of_simd_give_the_same_bits) {
           if (!has_simd(simd)) continue;
           clear_out(card, problem);
           run(card, problem, numerics, simd);
+          CHECK(bytes_of_out(card, problem) == expected);
+        }
+      }
+    }
+  }
+}
+
+// With few rows of x codes of y are multiplied without setting their exponents right, which goes
+// wrong for numbers that the kernel has to notice.
+TEST(few_rows_have_the_same_bits_whatever_the_magnitudes_are) {
+  Random random(11);
+  Card card;
+  constexpr int64_t kColumns = 130;
+  struct Kind {
+    float x;     // magnitude of one number in a hundred
+    uint16_t y;  // code of one number in a thousand
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Kind& kind :
+       {Kind{1.0f, 0x3e00}, Kind{1.0f, 0x8001}, Kind{1.0f, 0x01ff}, Kind{1.0f, 0x7ffd},
+        Kind{1.0f, 0x7ffe}, Kind{1.0f, 0xffff}, Kind{0x1p63f, 0x3e00}, Kind{0x1p70f, 0x3e00},
+        Kind{0x1p-70f, 0x3e00}, Kind{0x1p-120f, 0x0201}, Kind{0x1.8p-140f, 0x3e00},
+        Kind{kInfinity, 0x3e00}, Kind{kInfinity, 0x0000}, Kind{std::nanf(""), 0x3e00}}) {
+    for (int64_t rows : {1, 2, 5}) {
+      for (const int64_t depth : {700, 1}) {
+        const bool alone = rows == 2 || depth == 1;  // nothing beside it
+        Problem problem = whole(rows, kColumns, depth, kFp32, kFp16, kFp32);
+        fill_inputs(card, problem, random);
+        for (int64_t k = 0; k < depth; ++k) {
+          for (int64_t r = 0; r < rows; ++r) {
+            if (!alone && random() % 100 != 0) continue;
+            store_float(kFp32, {}, random() & 1 ? kind.x : -kind.x,
+                        card.argument(0) + problem.x.offset(0, r, k));
+          }
+          for (int64_t n = 0; n < kColumns; ++n) {
+            if (!alone && random() % 1000 != 0) continue;
+            std::memcpy(card.argument(1) + problem.y.offset(0, k, n), &kind.y, 2);
+          }
+        }
+        run(card, problem, Numerics::DLFLOAT16, Simd::PORTABLE);
+        const auto expected = bytes_of_out(card, problem);
+        if (!has_simd(Simd::AVX512)) continue;
+        for (bool flushes : {false, true}) {
+          if (flushes && kind.x != 1.0f) continue;  // rows of x then are others
+          clear_out(card, problem);
+          pool().resize(flushes ? 1 : 2);
+          flush_subnormals(flushes);
+          run(card, problem, Numerics::DLFLOAT16, Simd::AVX512);
+          flush_subnormals(false);
+          pool().resize(2);
           CHECK(bytes_of_out(card, problem) == expected);
         }
       }

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <type_traits>
 
 #include "dlfloat16.h"
 #include "matmul_kernels.h"
@@ -383,9 +384,117 @@ SPYRE_INLINE bool direct_groups(const float* a, int64_t lda, const std::byte* y,
   return true;
 }
 
+// What the processor notes about its arithmetic from here on, with subnormal numbers, also in
+// threads that were told to do without (torch.set_flush_denormal).
+class FloatNotes {
+ public:
+  FloatNotes() : before_(_mm_getcsr()) { _mm_setcsr(kNoted); }
+  ~FloatNotes() { _mm_setcsr(before_); }
+  FloatNotes(const FloatNotes&) = delete;
+  FloatNotes& operator=(const FloatNotes&) = delete;
+
+  // Whether no operand was subnormal and no result too large or too small.
+  static bool are_ordinary() {
+    constexpr unsigned kSubnormalOperand = 2, kOverflow = 8, kUnderflow = 16;
+    return (_mm_getcsr() & (kSubnormalOperand | kOverflow | kUnderflow)) == 0;
+  }
+
+ private:
+  static constexpr unsigned kNoted = 0x1f80;  // nothing yet, and nothing is a signal
+  const unsigned before_;
+};
+
+// The same of 64 codes of DLFloat16 a row of y, in half the instructions. Even and odd ones,
+// shifted and masked, are numbers times 2^-96; rows of x are multiplied with 2^64, and so sums are
+// 2^-32 of what they should be: the same bits, if nothing is subnormal or too large on the way.
+// Codes below 2^-30 are subnormal like that, so that the processor sees them. False where it saw
+// something, or where a code is infinite or NaN; c is as it was then.
+template <int kRows>
+SPYRE_INLINE bool direct_codes(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
+                               float* c, int64_t ldc, int64_t depth, Continuation continuation) {
+  constexpr int64_t kRowsAhead = 16;  // of y, to fetch
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+  const __m512i lower = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i upper = _mm512_or_si512(lower, _mm512_set1_epi32(8));
+  const __m512i kept = _mm512_set1_epi32(static_cast<int32_t>(0x9fffc000));
+  const __m512i magnitude = _mm512_set1_epi16(Dlfloat16::kMagnitude);
+  const __m512 scale = _mm512_set1_ps(0x1p64f);
+  __m512i most = _mm512_setzero_si512();
+  __m512 sum[kRows][4];  // even and odd columns of 32, then of the next 32
+  const FloatNotes notes;
+#pragma GCC unroll 5
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int p = 0; p < 4; p += 2) {
+      __m512 before[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+      if (!continuation.first) {
+        const float* from = c + i * ldc + p * kPanel;
+        const __m512 first = _mm512_loadu_ps(from), second = _mm512_loadu_ps(from + kPanel);
+        const __m512 down = _mm512_set1_ps(0x1p-32f);
+        before[0] = _mm512_mul_ps(_mm512_permutex2var_ps(first, even, second), down);
+        before[1] = _mm512_mul_ps(_mm512_permutex2var_ps(first, odd, second), down);
+      }
+      sum[i][p] = before[0];
+      sum[i][p + 1] = before[1];
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k, y += y_stride) {
+    if constexpr (kRows > 1) {
+      __builtin_prefetch(y + kRowsAhead * y_stride);
+      __builtin_prefetch(y + kRowsAhead * y_stride + 64);
+    }
+    __m512 x[kRows];
+#pragma GCC unroll 5
+    for (int i = 0; i < kRows; ++i) x[i] = _mm512_mul_ps(_mm512_set1_ps(a[i * lda + k]), scale);
+#pragma GCC unroll 2
+    for (int p = 0; p < 4; p += 2) {
+      const __m512i codes = _mm512_loadu_si512(y + p * kPanel * 2);
+      most = _mm512_max_epu16(most, _mm512_and_si512(codes, magnitude));
+      const auto number = [&](__m512i above) {
+        static_assert(Dlfloat16::kShift == 14);
+        return _mm512_castsi512_ps(_mm512_and_si512(_mm512_srai_epi32(above, 2), kept));
+      };
+      const __m512 first = number(_mm512_slli_epi32(codes, 16)), second = number(codes);
+#pragma GCC unroll 5
+      for (int i = 0; i < kRows; ++i) {
+        sum[i][p] = _mm512_fmadd_ps(x[i], first, sum[i][p]);
+        sum[i][p + 1] = _mm512_fmadd_ps(x[i], second, sum[i][p + 1]);
+      }
+    }
+  }
+  // Compilers do not know that these sums are what is noted.
+#pragma GCC unroll 20
+  for (int i = 0; i < kRows * 4; ++i) asm volatile("" : "+v"(sum[i / 4][i % 4]));
+  if (!FloatNotes::are_ordinary()) return false;
+  if (_mm512_cmpge_epu16_mask(most,
+                              _mm512_set1_epi16(static_cast<int16_t>(Dlfloat16::kInfinity))) != 0) {
+    return false;
+  }
+#pragma GCC unroll 5
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int p = 0; p < 4; p += 2) {
+      const __m512 up = _mm512_set1_ps(0x1p32f);
+      const __m512 first = _mm512_mul_ps(sum[i][p], up), second = _mm512_mul_ps(sum[i][p + 1], up);
+      __m512 both[2] = {_mm512_permutex2var_ps(first, lower, second),
+                        _mm512_permutex2var_ps(first, upper, second)};
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        _mm512_storeu_ps(c + i * ldc + (p + half) * kPanel,
+                         continuation.last ? one_nan(both[half]) : both[half]);
+      }
+    }
+  }
+  return true;
+}
+
 template <class Elements, int kRows, int kGroups>
 SPYRE_INLINE void direct_columns(const float* a, int64_t lda, const std::byte* y, int64_t y_stride,
                                  float* c, int64_t ldc, int64_t depth, Continuation continuation) {
+  if constexpr (std::is_same_v<Elements, Dlfloat16Elements> && kGroups == 4) {
+    if (direct_codes<kRows>(a, lda, y, y_stride, c, ldc, depth, continuation)) return;
+  }
   if (!direct_groups<Elements, kRows, kGroups, false>(a, lda, y, y_stride, c, ldc, depth,
                                                       continuation)) {
     direct_groups<Elements, kRows, kGroups, true>(a, lda, y, y_stride, c, ldc, depth, continuation);
