@@ -40,7 +40,13 @@ class Timing:
     rounds: int
 
 
-_LEAST_ROUNDS = 10
+_LEAST_ROUNDS = 25
+"""Virtual machines share cores with others, who make them slower by a sixth for ten or twenty
+seconds, and some functions more than others. All of a row shall see the quiet moments between."""
+
+_REST = 0.012
+"""Seconds before it is another function's turn. Threads of OpenMP spin for up to 8 ms after the
+last call that they took part in: two processors have no room for them and the next function's."""
 
 
 def interleaved(
@@ -54,14 +60,15 @@ def interleaved(
 
     In a round a function is called for about `block` seconds, three times at least, so that it
     finds its own data in the caches; the fastest call counts. A function takes part in the rounds
-    until it has used its `seconds`, but in ten if its calls are short beside them: a noisy moment
-    is longer than three. One whose single call takes longer than `seconds` is measured once.
+    until it has used its `seconds`, but in 25 if its calls are short beside them. One whose single
+    call takes longer than `seconds` is measured once.
     """
     times: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
     limits: dict[str, float] = {}
     for name, function in functions.items():
         function()  # warm up
+        time.sleep(_REST)
         once = _time_us(function, 1)
         calls[name] = max(3, round(block * 1e6 / max(once, 1)))
         times[name] = [once] if once > seconds * 1e6 else []
@@ -72,6 +79,7 @@ def interleaved(
         for name, function in functions.items():
             if used[name] > limits[name]:
                 continue
+            time.sleep(_REST)
             begin = time.perf_counter()
             times[name].append(_best_us(function, calls[name]))
             used[name] += time.perf_counter() - begin
