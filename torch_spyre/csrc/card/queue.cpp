@@ -30,8 +30,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The executor sleeps at once after a longer one: threads of the host may want the processor. To let
-// them go first is no way, since those of OpenMP spin, too.
+// The executor sleeps at once after a longer one: threads of the host may want the processor. To
+// let them go first is no way, since those of OpenMP spin, too.
 constexpr std::chrono::microseconds kLongestPause{250};
 
 // The jobs that this thread is in the middle of, innermost first. A job of one card may run a job
