@@ -303,11 +303,13 @@ whole cache for each token from there on.
 `ibm-fms` 1.13.1 imports with torch 2.13. The forward pass of its Granite (`fms.models.granite`) is
 one graph, one kernel and no host step, with an error like those above; after `.to("spyre")` its
 `base_model.post_init()` has to be called, as `fms` itself does when it loads a model, because its
-table of rotations is kept for each device. Its `generate` with a cache is not possible: the cache
-grows by concatenation, and `fms` marks that dimension as dynamic (`torch._dynamo.mark_dynamic`),
-while programs for the card are made for given sizes; Dynamo refuses with `Constraints violated`.
-Its paged attention consists of custom operations that exist for the CPU and CUDA alone.
-`tests/models/test_fms.py` runs what is possible.
+table of rotations is kept for each device. Its `generate` with a cache and `contiguous_cache=True`
+is two graphs without host steps, the prompt and one token: the cache grows by concatenation, `fms`
+marks that dimension as dynamic, and one graph with open sizes serves all lengths. (Without
+`contiguous_cache` the cache of the prompt has other strides, on any device, and the first token is
+a graph of its own.) Between the calls it chooses tokens eagerly, on the host. Its paged attention
+consists of custom operations that exist for the CPU and CUDA alone.
+`tests/models/test_fms.py` runs both.
 """
 
 
