@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -214,6 +215,23 @@ def test_an_interrupted_run_ends_cleanly(small, tmp_path, moment):
             continue
         assert not bundle.name.startswith("."), "a bundle was left half-written"
         assert (bundle / "spyreCodeDir" / "spyrecode.json").is_file()
+
+
+@needs_models
+def test_an_interrupt_that_a_library_swallows_ends_the_run_all_the_same(small, monkeypatch, capsys):
+    stock = command.CardEncoder
+
+    def swallowing(model):
+        with contextlib.suppress(BaseException):  # as libraries do it around optional imports
+            signal.raise_signal(signal.SIGINT)
+        return stock(model)
+
+    monkeypatch.setattr(command, "CardEncoder", swallowing)
+    before = signal.getsignal(signal.SIGINT)
+    assert main(small) == 130
+    shown = capsys.readouterr()
+    assert shown.err == "\nsearch: interrupted\n" and "model" not in shown.out.split("texts")[-1]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @needs_models

@@ -28,7 +28,7 @@ from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.properties import get_device_name
 from torch_spyre.ops import fallbacks
-from torch_spyre.search import encoder, passages, ranking, report
+from torch_spyre.search import encoder, interrupts, passages, ranking, report
 from torch_spyre.search.anatomy import describe, what_compiles, what_computes
 from torch_spyre.search.encoder import BATCH, TOKENS, Batch, Loaded
 from torch_spyre.search.errors import QuestionError, SearchError
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # texts may have what the terminal has not
     try:
-        with _quiet(), torch.no_grad():
+        with interrupts.noticed(), _quiet(), torch.no_grad():
             return _search(arguments)
     except SearchError as error:
         print(f"search: {error}", file=sys.stderr)
@@ -157,6 +157,7 @@ def _search(arguments: argparse.Namespace) -> int:
         agreement = _check(arguments, loaded, found, asked, made.rows)
         raced = _race(loaded, card, batches)
 
+    interrupts.check()
     promised = report.promises(agreement, card.counts, anatomy)
     costs = report.Costs(
         card.counts, anatomy, card.weight_bytes, card.compile_seconds,
@@ -346,6 +347,7 @@ def _check_question(question: str, loaded: Loaded) -> None:
 
 
 def _station(name: str, text: str, end: str = "\n") -> None:
+    interrupts.check()
     print(f"{name:<12}{text}", end=end, flush=True)
 
 

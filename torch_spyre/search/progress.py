@@ -13,6 +13,8 @@ import time
 from types import TracebackType
 from typing import TextIO
 
+from torch_spyre.search import interrupts
+
 _BAR = 28
 _MARKS = (25, 50, 75, 100)
 
@@ -44,6 +46,7 @@ class Progress:
 
     def advance(self, note: str = "") -> None:
         """One step is done."""
+        interrupts.check()
         before, self.done, self.note = self.done, self.done + 1, note
         self._show(before)
 
