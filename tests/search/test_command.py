@@ -15,7 +15,7 @@ import time
 import pytest
 
 from tests.search.conftest import needs_models
-from torch_spyre.search import command, encoder, index
+from torch_spyre.search import command, encoder, index, interrupts
 from torch_spyre.search.command import main
 
 
@@ -232,6 +232,7 @@ def test_an_interrupt_that_a_library_swallows_ends_the_run_all_the_same(small, m
     shown = capsys.readouterr()
     assert shown.err == "\nsearch: interrupted\n" and "model" not in shown.out.split("texts")[-1]
     assert signal.getsignal(signal.SIGINT) is before
+    interrupts.check()  # has forgotten it
 
 
 @needs_models

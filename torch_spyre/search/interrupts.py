@@ -22,16 +22,16 @@ _seen = threading.Event()
 
 @contextlib.contextmanager
 def noticed() -> Iterator[None]:
-    """From here on interrupts are remembered. In other threads than the first Python has none."""
+    """Until the end of this, interrupts are remembered. In other threads than the first Python has none."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _seen.clear()
     before = signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        _seen.clear()
 
 
 def check() -> None:
