@@ -22,7 +22,7 @@ _seen = threading.Event()
 
 @contextlib.contextmanager
 def noticed() -> Iterator[None]:
-    """Until the end of this, interrupts are remembered. In other threads than the first Python has none."""
+    """Until its end interrupts are remembered. Python has them in its first thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
