@@ -37,7 +37,7 @@ help: ## list the targets
 setup: build/.extension $(VENV)/.installed ## make .venv with torch and build the device (only what changed)
 
 run: setup $(VENV)/.models ## semantic search in our documentation, on the card; FOLDER= QUESTION= ARGS=--interactive
-	@$(BIN)/python -m torch_spyre.search $(if $(FOLDER),"$$FOLDER") $(if $(QUESTION),--question "$$QUESTION") $(ARGS)
+	@$(BIN)/python -m examples.semantic_search $(if $(FOLDER),"$$FOLDER") $(if $(QUESTION),--question "$$QUESTION") $(ARGS)
 
 tour: setup ## a guided tour of the card
 	@$(BIN)/python examples/tour.py
@@ -64,7 +64,7 @@ bench: setup $(VENV)/.models ## measurements against CPU PyTorch, into docs/perf
 	@$(BIN)/python -W ignore -m benchmarks $(BENCH)
 
 models: setup $(VENV)/.models ## stock models on the card: paths, agreement, speed; rewrites docs/models.md
-	@$(BIN)/python -W ignore -m torch_spyre.tools.model_report
+	@$(BIN)/python -W ignore -m docs.generate.models
 
 # A name without a colon is a function of benchmarks/workloads.py.
 profile: setup $(VENV)/.models ## where compile and run time go: make profile MODEL=minilm [SHAPE=8x128] [WARM=1] [PYSPY=1]

@@ -54,7 +54,7 @@ setup(
                 # torch's fmt is not exported from its libraries.
                 "-DFMT_HEADER_ONLY=1",
             ],
-            # The build id is the extension's part of the keys of caches (identity.py).
+            # The build id is the extension's part of the keys of caches (installation.py).
             extra_link_args=["-pthread", "-Wl,--build-id=sha1"],
         )
     ],

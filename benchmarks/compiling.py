@@ -33,7 +33,7 @@ inputs = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 if device == "spyre":
     torch.spyre.set_downcast_warning(False)
     torch.spyre.set_fallback_warning(False)
-    from torch_spyre._inductor.async_compile import counters
+    from torch_spyre._inductor.host.async_compile import counters
 else:
     counters = {}
 module, inputs = module.to(device), [x.to(device) for x in inputs]
@@ -45,7 +45,7 @@ with torch.no_grad():
 seconds = time.perf_counter() - begin
 counted = {name.replace("_", " "): counters[name] - before.get(name, 0) for name in counters}
 if device == "spyre":
-    from torch_spyre._inductor.async_compile import bundle_root
+    from torch_spyre._inductor.host.async_compile import bundle_root
     bundles = list(bundle_root().rglob("bundle.mlir"))
     texts = [bundle.read_text() for bundle in bundles]
     counted["operations"] = sum(text.count("sdsc_execute ") for text in texts)

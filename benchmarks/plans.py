@@ -6,7 +6,7 @@ traffic that no plan can avoid.
     python -m benchmarks.plans --planning # how long planning takes, as a part of compiling
 
 Times of plans are those of the model (docs/device_time.md), bytes those of the plan, which the
-card's counters confirm (tests/inductor/test_cost_report.py). The time that planning takes is
+card's counters confirm (tests/inductor/inspect/test_cost_report.py). Planning time is
 processor time of the thread that compiles, with nothing in the caches, each graph in a process of
 its own; planning is loops over tiles, divisions, scratchpads and the pool.
 """
@@ -31,7 +31,7 @@ from torch.nn import functional
 
 import torch_spyre
 from torch_spyre._inductor import config
-from torch_spyre._inductor.joint_plan import DOCUMENTED_SCRATCHPADS
+from torch_spyre._inductor.planning.joint import DOCUMENTED_SCRATCHPADS
 
 
 class Block(nn.Module):
@@ -145,9 +145,9 @@ PLANNING_LIMIT = 0.25
 
 def compile_and_time(name: str) -> tuple[float, float]:
     """Seconds of planning, and of compiling in all, in this process."""
-    from torch_spyre._inductor import plan
+    from torch_spyre._inductor.planning import planner as graph_planner
 
-    planner: Any = plan._Planner
+    planner: Any = graph_planner._Planner
     stock = planner.finish
     planning = 0.0
 

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import draw_pictures
+from docs.generate import pictures
 
 project = "torch-spyre"
 author = "the torch-spyre contributors"
@@ -14,11 +14,11 @@ version = release = "0.1.0"
 
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["pictures"]
+exclude_patterns = ["generate", "pictures"]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = "torch-spyre"
 
-draw_pictures.main()
+pictures.main()

@@ -10,7 +10,7 @@ from torch import nn
 import torch_spyre
 
 if TYPE_CHECKING:
-    from torch_spyre.explanation import Explanation
+    from torch_spyre.show.explain import Explanation
 
 WIDTH, HEADS, BATCH, SEQUENCE = 128, 2, 2, 50  # heads of 64 elements: one stick
 

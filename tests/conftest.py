@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from tests import sanitized
+from tests.support import sanitized
 
 # Every run begins with empty caches, shared by its processes: what an earlier run compiled
 # must not decide what this one sees.

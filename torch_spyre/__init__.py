@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from torch_spyre.drawing import draw_layout
-    from torch_spyre.explanation import explain
+    from torch_spyre.show.explain import explain
+    from torch_spyre.show.layout_picture import draw_layout
 
 __all__ = ["__version__", "draw_layout", "explain"]
 
@@ -25,18 +25,18 @@ def _autoload() -> None:
     if _loaded:
         return
     _loaded = True
-    from torch_spyre import registration
+    from torch_spyre.device import registration
 
     registration.register()
 
 
 def __getattr__(name: str) -> Any:
     if name == "draw_layout":
-        from torch_spyre.drawing import draw_layout
+        from torch_spyre.show.layout_picture import draw_layout
 
         return draw_layout
     if name == "explain":
-        from torch_spyre.explanation import explain
+        from torch_spyre.show.explain import explain
 
         return explain
     raise AttributeError(f"module 'torch_spyre' has no attribute '{name}'")

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.dlfloat16_reference import round_trip
+from tests.support.dlfloat16_reference import round_trip
 
 
 def both(function, *hosts: torch.Tensor) -> None:

@@ -339,10 +339,10 @@ def test_a_process_compiles_a_limited_number_of_signatures_of_an_operation(scrip
 def test_an_eager_operation_is_no_graph_of_the_program(script: Script, tmp_path: Path) -> None:
     source = """
         import torch
-        from torch_spyre._inductor import debug
+        from torch_spyre._inductor.inspect import debug_dir
         from torch_spyre.ops import eager
         x = torch.ones(3, 5, dtype=torch.float16).to("spyre")
-        with debug.listen() as record:
+        with debug_dir.listen() as record:
             torch.exp(x)
             torch.compile(lambda v: v * 2)(x)
         print(eager.counters["compiled"], len(record.plans), len(record.calls))
@@ -570,7 +570,7 @@ def test_a_place_that_does_not_exist_is_refused(script: Script) -> None:
 
 
 def test_a_fault_of_the_compiler_is_reported_and_the_host_computes(monkeypatch) -> None:
-    from torch_spyre._inductor import eager as compiler
+    from torch_spyre._inductor.host import single_op as compiler
 
     def fault(*args: object) -> None:
         raise AssertionError("a plan without end")

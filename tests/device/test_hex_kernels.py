@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torch_spyre._C as _C
-from tests.device.job_plans import EMPTY_PROGRAM, allocations
+from tests.support.job_plans import EMPTY_PROGRAM, allocations
 
 
 def hex_lines(program: bytes) -> str:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torch_spyre._C as _C
-from tests.device.job_plans import (
+from tests.support.job_plans import (
     ALLOCATION,
     BASE,
     EMPTY_PROGRAM,

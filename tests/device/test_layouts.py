@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torch_spyre._C as _C
-from tests.dlfloat16_reference import round_trip
+from tests.support.dlfloat16_reference import round_trip
 from torch_spyre._C import DataFormats, ElementArrangement, SpyreTensorLayout
 
 FP16 = torch.float16

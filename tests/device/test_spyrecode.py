@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import torch_spyre._C as _C
-from tests.device.job_plans import (
+from tests.support.job_plans import (
     ALLOCATION,
     BASE,
     EMPTY_PROGRAM,

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from tests.dlfloat16_reference import MAGNITUDES, round_trip
+from tests.support.dlfloat16_reference import MAGNITUDES, round_trip
 
 TILED = [
     torch.float16,

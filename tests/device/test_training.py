@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.dlfloat16_reference import round_trip
+from tests.support.dlfloat16_reference import round_trip
 
 
 def model() -> nn.Module:

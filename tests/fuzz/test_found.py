@@ -112,7 +112,7 @@ def test_a_program_that_the_fuzzer_found_is_right(name: str, lx: bool) -> None:
 
 
 def test_inductor_for_the_cpu_still_updates_in_place_what_is_overwritten() -> None:
-    """When this fails, torch_spyre/_inductor/reinplacing.py can go."""
+    """When this fails, torch_spyre/_inductor/fx/reinplace.py can go."""
 
     def f(x, i, s):
         y = x.index_add(0, i, s)

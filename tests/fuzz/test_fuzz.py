@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 
-from tests.dlfloat16_reference import round_values
 from tests.fuzz import integers
 from tests.fuzz.__main__ import BATCH, cores_of, lx_of
 from tests.fuzz.generate import generate
@@ -16,6 +15,7 @@ from tests.fuzz.programs import Input, Program, run_cpu, run_intervals
 from tests.fuzz.ready_test import as_test
 from tests.fuzz.run import Failure, failures
 from tests.fuzz.shrink import shrink
+from tests.support.dlfloat16_reference import round_values
 from torch_spyre._inductor import config
 
 PROGRAMS = 300

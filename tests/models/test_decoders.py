@@ -10,9 +10,9 @@ from torch._dynamo.utils import counters
 
 pytest.importorskip("transformers", reason="pip install 'torch-spyre[models]'")
 
-from torch_spyre._inductor import debug
-from torch_spyre.tools import stock_models as stock
-from torch_spyre.tools.stock_models import Generated, Size
+from docs.generate import stock_models as stock
+from docs.generate.stock_models import Generated, Size
+from torch_spyre._inductor.inspect import debug_dir
 
 NEW_TOKENS = 9
 
@@ -49,7 +49,7 @@ def check_agreement(
     )
 
 
-def check_graphs(record: debug.Record, layers: int) -> None:
+def check_graphs(record: debug_dir.Record, layers: int) -> None:
     """Prefill and decode are one kernel each, and the cache is written where it is."""
     assert counters["stats"]["unique_graphs"] == 2 and not counters["graph_break"]
     prefill, decode = record.plans
@@ -68,7 +68,7 @@ def test_generate_is_two_graphs_without_host_steps_and_agrees_with_the_cpu(name:
     model = stock.make(name)
     expected = stock.generate(model, ids, mask, NEW_TOKENS)
     on_card = stock.compiled(stock.on_card(model))
-    with debug.listen() as record:
+    with debug_dir.listen() as record:
         actual = stock.generate(on_card, ids, mask, NEW_TOKENS)
     check_graphs(record, stock.SMALL.layers)
     check_agreement(on_card, expected, actual, 2, stock.SMALL.layers)
@@ -83,7 +83,7 @@ def test_heads_of_other_sizes_than_a_stick(head_dim: int) -> None:
     model = stock.make("llama", size)
     expected = stock.generate(model, ids, mask, NEW_TOKENS)
     on_card = stock.compiled(stock.on_card(model))
-    with debug.listen() as record:
+    with debug_dir.listen() as record:
         actual = stock.generate(on_card, ids, mask, NEW_TOKENS)
     check_graphs(record, size.layers)
     check_agreement(on_card, expected, actual, 1, size.layers)
@@ -93,7 +93,7 @@ def test_heads_are_not_repeated_for_groups_of_queries() -> None:
     ids, mask = prompt(1)
     size = Size(layers=1, heads=8, kv_heads=2, hidden=512)
     on_card = stock.compiled(stock.on_card(stock.make("llama", size)))
-    with debug.listen() as record:
+    with debug_dir.listen() as record:
         stock.generate(on_card, ids, mask, 3)
     (kernel,) = record.plans[1].kernels
     cached = 2 * 64 * (12 + 3 - 1)  # elements of keys, or of values
@@ -110,7 +110,7 @@ def test_compilation_by_generate_itself_has_one_decode_graph() -> None:
     model = stock.make("llama")
     expected = stock.generate(model, ids, mask, NEW_TOKENS, disable_compile=True)
     on_card = stock.on_card(model)
-    with debug.listen() as record:
+    with debug_dir.listen() as record:
         actual = stock.generate(on_card, ids, mask, NEW_TOKENS, compile_config=own)
     (decode,) = record.plans
     assert not decode.fallbacks and len(decode.kernels) == 1

@@ -8,9 +8,9 @@ from torch._dynamo.utils import counters
 
 pytest.importorskip("transformers", reason="pip install 'torch-spyre[models]'")
 
-from torch_spyre._inductor import debug
-from torch_spyre.tools import stock_models as stock
-from torch_spyre.tools.stock_models import Size
+from docs.generate import stock_models as stock
+from docs.generate.stock_models import Size
+from torch_spyre._inductor.inspect import debug_dir
 
 
 def check(name: str, size: Size, *inputs: torch.Tensor) -> None:
@@ -19,7 +19,7 @@ def check(name: str, size: Size, *inputs: torch.Tensor) -> None:
     model = stock.make(name, size)
     expected = stock.encode(model, *inputs)
     on_card = stock.compiled(stock.on_card(model))
-    with debug.listen() as record:
+    with debug_dir.listen() as record:
         actual = stock.encode(on_card, *inputs)
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
     (plan,) = record.plans

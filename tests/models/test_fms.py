@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import torch_spyre
-from torch_spyre.tools import stock_models as stock
+from docs.generate import stock_models as stock
 
 granite = pytest.importorskip("fms.models.granite", reason="pip install --no-deps ibm-fms")
 generation = pytest.importorskip("fms.utils.generation", reason="pip install --no-deps ibm-fms")

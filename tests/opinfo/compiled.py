@@ -308,10 +308,10 @@ def _joined(ways: Sequence[Way]) -> Way:
 @contextlib.contextmanager
 def watched() -> Iterator[list[Way]]:
     """The ways that graphs take which are compiled in the block; filled in when it ends."""
-    from torch_spyre._inductor import debug
+    from torch_spyre._inductor.inspect import debug_dir
 
     ways: list[Way] = []
-    with debug.listen() as record:
+    with debug_dir.listen() as record:
         yield ways
     operations = [op for plan in record.plans for k in plan.kernels for op in k.operations]
     host = {clean(step.op): clean(step.reason) for plan in record.plans for step in plan.fallbacks}

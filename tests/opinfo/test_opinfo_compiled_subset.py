@@ -63,7 +63,7 @@ def test_compiled_operator_agrees_with_cpu_by_way_of_the_host(op: str, dtype: st
 
 
 def test_a_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch_spyre._inductor.spyre_kernel import SpyreOpFuncs, opfunc
+    from torch_spyre._inductor.operations.opfunc_map import SpyreOpFuncs, opfunc
 
     wrong: Any = staticmethod(lambda x, y: opfunc("sub", x, y))
     monkeypatch.setattr(SpyreOpFuncs, "maximum", wrong)

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 
 import torch_spyre._C as _C
-from tests.backend.make_bundle import LX, POOL, Op, Repeat, T, flatten, op, write_bundle
-from tests.backend.run import layout_of
 from tests.sanitizer.faults import Argument, Case, read_arguments
+from tests.support.make_bundle import LX, POOL, Op, Repeat, T, flatten, op, write_bundle
+from tests.support.run_bundle import layout_of
 from torch_spyre._inductor import config, spyre_hint
 from torch_spyre._inductor.propagate_named_dims import declare_tensor_dim, name_tensor_dims
 
@@ -132,7 +132,7 @@ def tiled_cases() -> list[Case]:
 
 def record(name: str, function: Callable[..., Any], inputs: list[torch.Tensor]) -> list[Case]:
     """Compile and run a function; its kernels, with the tensors that they were launched with."""
-    from torch_spyre._inductor.async_compile import SpyreKernel
+    from torch_spyre._inductor.host.async_compile import SpyreKernel
 
     cases: list[Case] = []
     stock = SpyreKernel._prepare_and_run

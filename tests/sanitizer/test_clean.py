@@ -11,19 +11,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = (
-    "tests/backend/test_run_fusion.py",
-    "tests/backend/test_run_indices.py",
-    "tests/backend/test_run_layouts.py",
-    "tests/backend/test_run_pointwise.py",
-    "tests/backend/test_run_products.py",
-    "tests/backend/test_run_reductions.py",
-    "tests/inductor/test_blocks.py",
-    "tests/inductor/test_graphs.py",
-    "tests/inductor/test_programs.py",
-    "tests/inductor/test_scatter.py",
-    "tests/inductor/test_training.py",
-    "tests/inductor/test_views.py",
-    "tests/inductor/test_windows_and_indexing.py",
+    "tests/backend/on_card/test_run_fusion.py",
+    "tests/backend/on_card/test_run_indices.py",
+    "tests/backend/on_card/test_run_layouts.py",
+    "tests/backend/on_card/test_run_pointwise.py",
+    "tests/backend/on_card/test_run_products.py",
+    "tests/backend/on_card/test_run_reductions.py",
+    "tests/e2e/test_blocks.py",
+    "tests/e2e/test_graphs.py",
+    "tests/e2e/test_programs.py",
+    "tests/e2e/test_scatter.py",
+    "tests/e2e/test_training.py",
+    "tests/inductor/opspec/test_coordinates.py",
+    "tests/inductor/fx/test_pooling_and_indexing.py",
     "tests/device/test_training.py",
 )
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.backend.make_bundle import LX, Op, Repeat, T, flatten
 from tests.sanitizer.cases import (
     SLICE,
     both_ways,
@@ -27,6 +26,7 @@ from tests.sanitizer.faults import (
     seeds,
     write_code,
 )
+from tests.support.make_bundle import LX, Op, Repeat, T, flatten
 
 
 @pytest.fixture(scope="module")

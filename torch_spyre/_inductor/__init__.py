@@ -1,7 +1,7 @@
 """The Inductor backend of `spyre`: registration, and the options a graph is compiled with.
 
-Loaded when the first graph with spyre tensors is compiled. See passes.py for what happens to a
-graph and plan.py for how it becomes kernels. Whoever extends the compiler finds here what the
+Loaded when the first graph with spyre tensors is compiled. See pipeline.py for what happens to a
+graph and planner.py for how it becomes kernels. Whoever extends the compiler finds here what the
 cookbook (docs/operation_cookbook.md) uses.
 """
 
@@ -24,37 +24,32 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from torch_spyre._inductor import (
-    config,
-    customops,
-    debug,
-    dynamic,
-    fx_passes,
-    graph_caches,
-    hints,
-    input_layouts,
-    passes,
-    replay,
-    saved_layouts,
-    training,  # noqa: F401  decompositions
+from torch_spyre._inductor import config, dynamic, hints, pipeline
+from torch_spyre._inductor.capture import backward_layouts, graph_cache, input_layouts
+from torch_spyre._inductor.capture.int64_guard import IntegerGuard, classes_of
+from torch_spyre._inductor.fx import customops
+from torch_spyre._inductor.fx.decompositions import (  # noqa: F401  they register themselves
+    encoder_layer,
+    indexing,
+    pooling,
+    register_spyre_decomposition,
+    training,
 )
-from torch_spyre._inductor import encoder_layers as _encoder_layers  # noqa: F401  decompositions
-from torch_spyre._inductor import indexing as _indexing  # noqa: F401  decompositions
-from torch_spyre._inductor import windows as _windows  # noqa: F401  decompositions
-from torch_spyre._inductor.decompositions import register_spyre_decomposition
+from torch_spyre._inductor.fx.passes import cleanup
 from torch_spyre._inductor.hints import spyre_hint
-from torch_spyre._inductor.integer_inputs import IntegerGuard, classes_of
-from torch_spyre._inductor.lowering import (
+from torch_spyre._inductor.inspect import debug_dir
+from torch_spyre._inductor.lowering.registry import (
     pointwise,
     reduction,
     register_spyre_lowering,
     spyre_ops,
 )
-from torch_spyre._inductor.passes import add_pass, remove_pass
-from torch_spyre._inductor.spyre_kernel import SpyreOpFuncs, constant, opfunc
-from torch_spyre.compile_hooks import compiling_for_spyre
+from torch_spyre._inductor.operations.opfunc_map import SpyreOpFuncs, constant, opfunc
+from torch_spyre._inductor.pipeline import add_pass, remove_pass
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.garbage import collections_paused
+from torch_spyre.upstream import trace_memo
+from torch_spyre.upstream.compile_fx import compiling_for_spyre
+from torch_spyre.upstream.gc_pause import collections_paused
 
 __all__ = [
     "SpyreOpFuncs",
@@ -93,20 +88,20 @@ class SpyreDeviceOpOverrides(DeviceOpOverrides):
 @functools.cache
 def register() -> None:
     """Make Inductor know the device. Once per process."""
-    from torch_spyre._inductor import patches, shortcuts
-    from torch_spyre._inductor.scheduler import SpyreScheduling
-    from torch_spyre._inductor.wrapper import SpyreWrapperCodegen
+    from torch_spyre._inductor.host.scheduler import SpyreScheduling
+    from torch_spyre._inductor.host.wrapper import SpyreWrapperCodegen
+    from torch_spyre.upstream import inductor_lowering, inductor_speed
 
     register_device_op_overrides(DEVICE_NAME, SpyreDeviceOpOverrides())
     register_backend_for_device(
         DEVICE_NAME,
         SpyreScheduling,
         SpyreWrapperCodegen,
-        device_custom_pass=passes.LatePasses(),
+        device_custom_pass=pipeline.LatePasses(),
         device_custom_config=config,
     )
-    patches.apply()
-    shortcuts.apply()
+    inductor_lowering.apply()
+    inductor_speed.apply()
 
 
 # Options of Inductor for a graph with spyre tensors.
@@ -134,12 +129,12 @@ def compile_fx(
     stock: Callable[..., Any], model: Any, example_inputs: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Inductor's compile_fx for a graph with spyre tensors."""
-    from torch_spyre._inductor import direct
+    from torch_spyre._inductor.lowering import direct_mapping
 
     register()
-    direct.register()
+    direct_mapping.register()
     given = kwargs.get("config_patches") or {}
-    kwargs["config_patches"] = {**OPTIONS, **given, **passes.inductor_options(given)}
+    kwargs["config_patches"] = {**OPTIONS, **given, **pipeline.inductor_options(given)}
     is_open = config.dynamic_shapes and not args and dynamic.stays_open(model)
     inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
     if is_open:
@@ -148,25 +143,25 @@ def compile_fx(
         )
     else:
         if not args:
-            kwargs["inner_compile"] = saved_layouts.inner_compiler(inner)
+            kwargs["inner_compile"] = backward_layouts.inner_compiler(inner)
         _specialise(model)
         if isinstance(model, torch.fx.GraphModule):
-            fx_passes.replace_idle_expands(model)
+            cleanup.replace_idle_expands(model)
 
     def compile_for(inputs: Any, integers: dict[int, int]) -> Any:
         def compile_graph() -> Any:
             recording = input_layouts.recording(
                 [*inputs, *held], hints.fingerprint(model), integers
             )
-            alone = graph_caches.one_at_a_time(model, inputs)
-            fresh_graphs = debug.fresh_graphs()
-            with alone, recording, collections_paused(), replay.active(), fresh_graphs as fresh:
+            alone = graph_cache.one_at_a_time(model, inputs)
+            fresh_graphs = debug_dir.fresh_graphs()
+            with alone, recording, collections_paused(), trace_memo.active(), fresh_graphs as fresh:
                 kwargs["config_patches"].update(fresh)
                 return stock(model, inputs, *args, **kwargs)
 
-        graph_caches.begin()
-        result = graph_caches.surviving(compile_graph)
-        graph_caches.trim_once(cache_dir())
+        graph_cache.begin()
+        result = graph_cache.surviving(compile_graph)
+        graph_cache.trim_once(cache_dir())
         return result
 
     def compile_again(inputs: Any, integers: dict[int, int]) -> Any:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from torch_spyre._inductor.graph import Buffer, Operation
+    from torch_spyre._inductor.operations.operation import Buffer, Operation
 
 OUTSIDE = (
     "compute it outside of the graph, in a function decorated with @torch.compiler.disable: "
@@ -152,7 +152,7 @@ def place_of_node(node: Any) -> Place:
     """The same of a node of LoopLevelIR that has not become operations yet."""
     from torch._inductor.virtualized import V
 
-    from torch_spyre._inductor.origins import origin_of
+    from torch_spyre._inductor.operations.origins import origin_of
 
     origin = origin_of(node)
     names = sorted(node.get_read_names())
@@ -195,7 +195,7 @@ def refuse(problem: Exception, place: Callable[[], Place]) -> Exception:
     """An exception of the planner as a refusal that says where."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    from torch_spyre._inductor.views import Misaligned
+    from torch_spyre._inductor.opspec.views import Misaligned
 
     if isinstance(problem, Unsupported):
         return problem if problem.source and problem.hint else problem.at(place())

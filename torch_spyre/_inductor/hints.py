@@ -33,15 +33,15 @@ import torch
 from torch.fx.traceback import annotate
 
 from torch_spyre._inductor.errors import Unsupported
-from torch_spyre._inductor.graph import Operation
-from torch_spyre._inductor.op_spec import OpSpec
-from torch_spyre._inductor.propagate_named_dims import check_declared
-from torch_spyre._inductor.work_division import (
+from torch_spyre._inductor.operations.operation import Operation
+from torch_spyre._inductor.opspec.op_spec import OpSpec
+from torch_spyre._inductor.planning.division.work_division import (
     legal_slices,
     reduced_symbols,
     widest_span,
     with_slices,
 )
+from torch_spyre._inductor.propagate_named_dims import check_declared
 from torch_spyre.logs import get_logger
 
 _log = get_logger("spyre.inductor.passes")

@@ -19,9 +19,9 @@ import sympy
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from torch_spyre._inductor.accesses import linear_index
 from torch_spyre._inductor.errors import UnsupportedAccess
-from torch_spyre._inductor.graph import Access, Buffer, Operation
+from torch_spyre._inductor.layouts.access_walk import linear_index
+from torch_spyre._inductor.operations.operation import Access, Buffer, Operation
 
 _sizes: dict[str, int] = {}
 _names: WeakIdKeyDictionary = WeakIdKeyDictionary()

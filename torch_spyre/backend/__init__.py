@@ -1,14 +1,12 @@
 """The back-end: SuperDSC bundles in, device programs out.
 
 A bundle directory (docs/formats/superdsc.md) becomes a SpyreCode directory that the runtime
-launches. The way of the data, one module a stage:
+launches. The way of the data, one folder a stage:
 
-    bundle    read and check (mlir, reader, sdsc, checks)
-    lower     each operation as a step (tile, matmul, copies; timing)
-    schedule  steps joined, dead stores dropped (sharing, fuse, regions)
-    program   the words of the steps (registers)
-    spyrecode the directory (cache)
-    checking  what the card's sanitizer wants to know beside it
+    read   the files, every field and rule checked: Operations
+    lower  each operation as a step (`steps.py` is the IR), with its work
+    fuse   steps joined, dead stores eliminated
+    emit   the words of the steps, the directory, its cache; what the card's sanitizer reads
 
 Example: `plan = torch_spyre._C.prepare_kernel(str(compile_bundle("my_bundle")))`; on the command
 line, `python -m torch_spyre.backend my_bundle` does it and shows what it did. Nothing here imports
@@ -19,17 +17,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch_spyre.backend.bundle import Bundle, BundleNode, OperationLoop, read_bundle
-from torch_spyre.backend.cache import bundle_key, copy_directory, has_key, write_directory
-from torch_spyre.backend.checking import write_checks
+from torch_spyre.backend.emit.cache import bundle_key, copy_directory, has_key, write_directory
+from torch_spyre.backend.emit.program import ProgramWriter
+from torch_spyre.backend.emit.sanitizer_data import write_checks
+from torch_spyre.backend.emit.spyrecode import write_spyrecode
 from torch_spyre.backend.errors import BackendError, BundleError, ProgramError, SpyreCodeError
+from torch_spyre.backend.fuse import schedule
+from torch_spyre.backend.fuse.shared_lx import share_scratchpads
 from torch_spyre.backend.lower import lower
-from torch_spyre.backend.program import ProgramWriter
-from torch_spyre.backend.schedule import schedule
-from torch_spyre.backend.sharing import share_scratchpads
-from torch_spyre.backend.spyrecode import write_spyrecode
+from torch_spyre.backend.read.bundle import Bundle, BundleNode, OperationLoop, read_bundle
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
-from torch_spyre.disk_cache import Store
+from torch_spyre.cache.store import Store
 
 __all__ = [
     "BackendError",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch_spyre.backend import BackendError, compile_bundle, read_bundle, steps_of
+from torch_spyre.backend.emit.spyrecode import read_spyrecode
 from torch_spyre.backend.report import describe_bundle, describe_steps, disassemble
-from torch_spyre.backend.spyrecode import read_spyrecode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,9 +10,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from torch_spyre.backend.bundle import Bundle, Operation, OperationLoop
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
-from torch_spyre.backend.sdsc import Sdsc, Tensor
+from torch_spyre.backend.lower.work import device_bytes
+from torch_spyre.backend.read.bundle import Bundle, Operation, OperationLoop
+from torch_spyre.backend.read.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import (
     Address,
     Copy,
@@ -31,7 +32,6 @@ from torch_spyre.backend.steps import (
     addresses,
     with_addresses,
 )
-from torch_spyre.backend.timing import device_bytes
 from torch_spyre.opfuncs import TILE_OPCODES
 
 _OPCODE_NAMES = {number: name for name, number in TILE_OPCODES.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_spyre import _C
-from torch_spyre.device.impl import DeviceLike, device_index
+from torch_spyre.device.devices import DeviceLike, device_index
 
 
 def counters(device: DeviceLike = None) -> dict[str, Any]:

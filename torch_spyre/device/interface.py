@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.import_hooks import after_import
+from torch_spyre.upstream.import_hooks import after_import
 
 
 def register_when_needed() -> None:
@@ -26,26 +26,26 @@ def _register(dynamo: Any) -> None:
 
 
 def _make_interface(base: Any) -> Any:
-    from torch_spyre.device import impl, memory, properties, streams
+    from torch_spyre.device import devices, memory, properties, streams
 
     class SpyreInterface(base):
-        device = impl.device
+        device = devices.device
         Event = streams.Event
         Stream = streams.Stream
 
         class Worker:
             """Compile workers know the device by its index only."""
 
-            set_device = staticmethod(impl.set_device)
-            current_device = staticmethod(impl.current_device)
+            set_device = staticmethod(devices.set_device)
+            current_device = staticmethod(devices.current_device)
             get_device_properties = staticmethod(properties.get_device_properties)
 
-        current_device = staticmethod(impl.current_device)
-        set_device = staticmethod(impl.set_device)
-        device_count = staticmethod(impl.device_count)
-        is_available = staticmethod(impl.is_available)
-        exchange_device = staticmethod(impl._exchange_device)
-        maybe_exchange_device = staticmethod(impl._maybe_exchange_device)
+        current_device = staticmethod(devices.current_device)
+        set_device = staticmethod(devices.set_device)
+        device_count = staticmethod(devices.device_count)
+        is_available = staticmethod(devices.is_available)
+        exchange_device = staticmethod(devices._exchange_device)
+        maybe_exchange_device = staticmethod(devices._maybe_exchange_device)
         get_device_properties = staticmethod(properties.get_device_properties)
         synchronize = staticmethod(streams.synchronize)
         current_stream = staticmethod(streams.current_stream)

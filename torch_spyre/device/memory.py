@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from torch_spyre import _C
-from torch_spyre.device.impl import DeviceLike, device_index
+from torch_spyre.device.devices import DeviceLike, device_index
 
 
 def memory_allocated(device: DeviceLike = None) -> int:

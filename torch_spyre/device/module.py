@@ -16,7 +16,7 @@ from typing import Any
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device import impl
+from torch_spyre.device import devices
 
 _OF_IMPL = (
     "is_available",
@@ -104,7 +104,7 @@ class _SpyreModule(types.ModuleType):
     @property
     def _initialized(self) -> bool:
         """torch.utils.checkpoint saves a generator's state only if this says so."""
-        return impl.is_initialized()
+        return devices.is_initialized()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_C":
@@ -135,8 +135,8 @@ def build() -> types.ModuleType:
         f"torch.{DEVICE_NAME}", "The Spyre accelerator: devices, memory, streams, random numbers."
     )
     for name in _OF_IMPL:
-        setattr(module, name, getattr(impl, name))
+        setattr(module, name, getattr(devices, name))
     for name in _PLACEHOLDERS:
         setattr(module, name, None)
-    module._impl = impl  # type: ignore[attr-defined]
+    module._impl = devices  # type: ignore[attr-defined]
     return module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_spyre import _C
-from torch_spyre.device.impl import DeviceLike, device_index
+from torch_spyre.device.devices import DeviceLike, device_index
 from torch_spyre.hardware import CARD
 
 

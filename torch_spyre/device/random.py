@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from torch_spyre import _C
-from torch_spyre.device.impl import DeviceLike, device_count, device_index
+from torch_spyre.device.devices import DeviceLike, device_count, device_index
 
 
 class _Generators(tuple[torch.Generator, ...]):

@@ -83,7 +83,7 @@ def sanitizer() -> Iterator[None]:
             _C._set_sanitizing(True)
         _depth += 1
     # Kernels that the process has compiled so far; later ones find the sanitizer on.
-    compiler = sys.modules.get("torch_spyre._inductor.async_compile")
+    compiler = sys.modules.get("torch_spyre._inductor.host.async_compile")
     try:
         if compiler is not None:
             compiler.write_checks_of_all()

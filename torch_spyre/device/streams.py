@@ -16,7 +16,7 @@ import torch
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.device.impl import DeviceLike, device_index
+from torch_spyre.device.devices import DeviceLike, device_index
 
 _LAST_LOW_PRIORITY_ID = 32
 

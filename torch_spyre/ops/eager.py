@@ -26,7 +26,7 @@ import torch
 from torch._C._dynamo import eval_frame as _dynamo
 
 from torch_spyre import _C
-from torch_spyre.compiler_identity import (
+from torch_spyre.cache.keys import (
     bundle_root,
     bundle_store,
     compiler_config,
@@ -176,7 +176,7 @@ def _watch_settings() -> None:
 
 def _extensions() -> tuple[Any, ...]:
     """What users have added to the compiler; nothing as long as it is not loaded."""
-    passes = sys.modules.get("torch_spyre._inductor.passes")
+    passes = sys.modules.get("torch_spyre._inductor.pipeline")
     return () if passes is None else passes.extensions()
 
 
@@ -320,10 +320,10 @@ def _compile(
     def work() -> None:
         _thread.compiles = True
         try:
-            from torch_spyre._inductor import eager
+            from torch_spyre._inductor.host import single_op
 
             with torch.spyre.device(device):  # type: ignore[attr-defined]
-                outcome.append(eager.compile_operation(operation, arguments, inputs, device))
+                outcome.append(single_op.compile_operation(operation, arguments, inputs, device))
         except BaseException as problem:  # handed to the thread that waits
             outcome.append(problem)
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_spyre._inductor.codegen.access import InvalidOpSpec
 from torch_spyre._inductor.codegen.frames import Frame, content_key, frame_of
 from torch_spyre._inductor.codegen.json_text import dump_json
-from torch_spyre._inductor.codegen.loops import Spec, unroll
 from torch_spyre._inductor.codegen.superdsc import generate
 from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
-from torch_spyre._inductor.op_spec import LoopSpec, OpSpec, UnimplementedOp
+from torch_spyre._inductor.opspec.access import InvalidOpSpec
+from torch_spyre._inductor.opspec.loops import Spec, unroll
+from torch_spyre._inductor.opspec.op_spec import LoopSpec, OpSpec, UnimplementedOp
 
 
 def generate_bundle(

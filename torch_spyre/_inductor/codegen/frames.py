@@ -17,16 +17,16 @@ from typing import Any
 
 import sympy
 
-from torch_spyre._inductor.codegen.access import InvalidOpSpec, space_of
 from torch_spyre._inductor.codegen.json_text import SharedDict
-from torch_spyre._inductor.codegen.loops import loop_strides
-from torch_spyre._inductor.codegen.op_plan import OpPlan, OpTensor, gaps_of, make_op_plan
-from torch_spyre._inductor.codegen.relayout import relayout_walk
-from torch_spyre._inductor.codegen.ring_moves import RING_MOVE
+from torch_spyre._inductor.codegen.sdsc_dims import OpPlan, OpTensor, gaps_of, make_op_plan
 from torch_spyre._inductor.codegen.symbols import LX, POOL, SEGMENT_BITS, Address
-from torch_spyre._inductor.op_spec import OpSpec
-from torch_spyre.core_views import CoreView, Share, core_view
-from torch_spyre.placed_views import view_of
+from torch_spyre._inductor.opspec.access import InvalidOpSpec, space_of
+from torch_spyre._inductor.opspec.loops import loop_strides
+from torch_spyre._inductor.opspec.op_spec import OpSpec
+from torch_spyre._inductor.opspec.relayout import relayout_walk
+from torch_spyre._inductor.opspec.ring_move import RING_MOVE
+from torch_spyre.card_model.core_slices import CoreView, Share, core_view
+from torch_spyre.card_model.view_slices import view_of
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from typing import Any
 
 from torch_spyre import opfuncs
 from torch_spyre._C import DataFormats, encode_constant
-from torch_spyre._inductor.codegen.access import InvalidOpSpec
 from torch_spyre._inductor.codegen.frames import frame_of
 from torch_spyre._inductor.codegen.json_text import SharedDict, SharedList
-from torch_spyre._inductor.codegen.op_plan import OpDim, OpPlan, OpTensor, gaps_of, layout_classes
-from torch_spyre._inductor.codegen.relayout import relayout_fields
-from torch_spyre._inductor.codegen.ring_moves import ring_parts
+from torch_spyre._inductor.codegen.sdsc_dims import OpDim, OpPlan, OpTensor, gaps_of, layout_classes
 from torch_spyre._inductor.codegen.symbols import LX, POOL, SEGMENT_BITS, Address, SymbolTable
-from torch_spyre._inductor.op_spec import OpSpec
+from torch_spyre._inductor.opspec.access import InvalidOpSpec
+from torch_spyre._inductor.opspec.op_spec import OpSpec
+from torch_spyre._inductor.opspec.relayout import relayout_fields
+from torch_spyre._inductor.opspec.ring_move import ring_parts
 
 MASK_VALUE = "samv-maskvalue"
 

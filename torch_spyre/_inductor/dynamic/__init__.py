@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_spyre import compile_hooks
-from torch_spyre._inductor.dynamic.calls import DynamicGraph, symbols_of
-from torch_spyre._inductor.dynamic.extents import Dims, expr_of
-from torch_spyre._inductor.dynamic.fixing import FixedGraph, is_symbolic
-from torch_spyre._inductor.dynamic.fixing import numbers_of as _numbers
+from torch_spyre._inductor.dynamic.dispatch import DynamicGraph, symbols_of
+from torch_spyre._inductor.dynamic.padded_dims import Dims, expr_of
+from torch_spyre._inductor.dynamic.specialize import FixedGraph, is_symbolic
+from torch_spyre._inductor.dynamic.specialize import numbers_of as _numbers
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.garbage import collections_paused
+from torch_spyre.upstream import compile_fx
+from torch_spyre.upstream.gc_pause import collections_paused
 
 
 def stays_open(model: Any) -> bool:
@@ -83,7 +83,7 @@ def _compiling(options: dict[str, Any]) -> Iterator[None]:
         compile_lock,
         inductor_config.patch(options),
         collections_paused(),
-        compile_hooks.compiling_for_spyre(),
+        compile_fx.compiling_for_spyre(),
     ):
         yield
 

@@ -7,20 +7,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torch_spyre._inductor.dynamic.extents import (
-    Dims,
-    NotPaddable,
-    broadcast,
-    has_open,
-)
-from torch_spyre._inductor.dynamic.fixing import Fixer, is_symbolic, number
-from torch_spyre._inductor.dynamic.registry import (
-    argument,
-    closed,
-    no_numbers,
-    rule,
-    value_of,
-)
+from torch_spyre._inductor.dynamic.padded_dims import Dims, NotPaddable, broadcast, has_open
+from torch_spyre._inductor.dynamic.rule_registry import argument, closed, no_numbers, rule, value_of
+from torch_spyre._inductor.dynamic.specialize import Fixer, is_symbolic, number
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

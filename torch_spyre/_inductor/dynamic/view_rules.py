@@ -9,15 +9,8 @@ import sympy
 import torch
 from torch.fx import Node
 
-from torch_spyre._inductor.dynamic.extents import (
-    Dim,
-    NotPaddable,
-    broadcast,
-    dim,
-    view,
-)
-from torch_spyre._inductor.dynamic.fixing import Fixer, number
-from torch_spyre._inductor.dynamic.registry import (
+from torch_spyre._inductor.dynamic.padded_dims import Dim, NotPaddable, broadcast, dim, view
+from torch_spyre._inductor.dynamic.rule_registry import (
     argument,
     closed,
     no_numbers,
@@ -25,6 +18,7 @@ from torch_spyre._inductor.dynamic.registry import (
     shape_at,
     value_of,
 )
+from torch_spyre._inductor.dynamic.specialize import Fixer, number
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

@@ -1,0 +1,1 @@
+"""Makers of documentation pages."""

@@ -1,0 +1,1 @@
+"""ATen to ATen: custom operators, decompositions and passes over the FX graph."""

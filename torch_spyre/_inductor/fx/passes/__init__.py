@@ -1,0 +1,1 @@
+"""Passes over the FX graph. `pipeline.py` says in which order they run."""

@@ -1,0 +1,4 @@
+"""What a compilation tells about itself: the debug directory, reports, costs, source names.
+
+Reads what the stages made and changes nothing.
+"""

@@ -1,0 +1,1 @@
+"""Operations to OpSpecs: which layout each buffer gets, and the restickify where two disagree."""

@@ -1,0 +1,1 @@
+"""LoopLevelIR to operations of one OpFunc each: loop bodies are traced, then split."""

@@ -1,0 +1,1 @@
+"""The OpSpec IR: operations with coordinates into device memory. Text form, loops, validator."""

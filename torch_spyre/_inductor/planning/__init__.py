@@ -1,0 +1,1 @@
+"""OpSpecs with all decisions made: tiles, cores, scratchpads, device memory."""

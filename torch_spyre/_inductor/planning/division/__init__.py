@@ -1,0 +1,1 @@
+"""Work division: which core computes which rows."""

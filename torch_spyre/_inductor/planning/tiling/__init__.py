@@ -1,0 +1,1 @@
+"""Loops over tiles: chosen by the compiler, or hinted by the program."""

@@ -1,0 +1,1 @@
+"""Steps to SpyreCode: register allocation, the program, its files and their cache."""

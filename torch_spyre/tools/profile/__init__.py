@@ -1,0 +1,1 @@
+"""`python -m torch_spyre.tools.profile`: where compile time and run time go."""

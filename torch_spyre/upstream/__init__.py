@@ -1,0 +1,1 @@
+"""Every change that we make to PyTorch, and nothing else."""
