@@ -49,7 +49,7 @@ test-all: setup $(VENV)/.models ## all tests, every operation on every number of
 	@$(BIN)/python -m pytest -n $(JOBS) --timeout 600 --full $(PYTEST) tests/
 
 # Checking takes a test's first launches several times as long: more time for each.
-test-sanitized: setup $(VENV)/.models ## all tests with every access of device programs checked; what is left out: tests/sanitized.py
+test-sanitized: setup $(VENV)/.models ## all tests with every access of device programs checked; what is left out: tests/support/sanitized.py
 	@SPYRE_SANITIZE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 900 $(PYTEST) tests/
 	@SPYRE_SANITIZE=1 $(BIN)/python -m tests.fuzz --programs 300 --jobs $(JOBS) $(FUZZ)
 

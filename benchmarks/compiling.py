@@ -33,7 +33,7 @@ inputs = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 if device == "spyre":
     torch.spyre.set_downcast_warning(False)
     torch.spyre.set_fallback_warning(False)
-    from torch_spyre._inductor.host.async_compile import counters
+    from torch_spyre._inductor.counters import counters
 else:
     counters = {}
 module, inputs = module.to(device), [x.to(device) for x in inputs]

@@ -61,7 +61,7 @@ class CardEncoder:
 
     def compile(self, batch: Batch) -> None:
         """Run a batch for the first time; the time over that of a second run was compiling."""
-        from torch_spyre._inductor.host.async_compile import counters
+        from torch_spyre._inductor.counters import counters
 
         before = counters["bundles_compiled"]
         first = _seconds(lambda: self.run(batch))

@@ -39,6 +39,7 @@ def test_import_loads_no_more_than_it_needs(script):
         "torch.utils._device",
         "torch_spyre",
         "torch_spyre._C",
+        "torch_spyre.upstream",
         "torch_spyre.upstream.frame_chunks",
         "torch_spyre.upstream.compile_fx",
         "torch_spyre.constants",

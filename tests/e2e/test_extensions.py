@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import Script
-from torch_spyre._inductor import pipeline
+from torch_spyre._inductor import passes
 from torch_spyre._inductor.capture import fingerprints
 from torch_spyre.ops.fallbacks import register_fallback
 
@@ -296,7 +296,7 @@ print(compiled())
 
 def test_a_stage_that_does_not_exist_is_an_error_that_names_the_stages() -> None:
     with pytest.raises(ValueError, match="unknown stage 'first'; stages are early, late"):
-        pipeline.add_pass("first")(lambda graph: None)
+        passes.add_pass("first")(lambda graph: None)
 
 
 def test_a_fallback_is_for_one_overload() -> None:

@@ -225,7 +225,7 @@ def test_inputs_are_changed_in_place() -> None:
 
 def test_a_tensor_in_another_layout_is_laid_out_anew() -> None:
     from torch_spyre._C import SpyreTensorLayout
-    from torch_spyre._inductor.host.async_compile import counters
+    from torch_spyre._inductor.counters import counters
 
     compiled = torch.compile(lambda a: a * 2 + 1)
     torch._dynamo.reset()
@@ -361,7 +361,7 @@ def test_a_cropped_tensor_is_a_copy() -> None:
 
 
 def test_the_copy_of_a_parameter_is_made_once() -> None:
-    from torch_spyre._inductor.host.async_compile import counters
+    from torch_spyre._inductor.counters import counters
 
     class Product(torch.nn.Module):
         def __init__(self) -> None:
@@ -475,7 +475,7 @@ def test_no_pair_of_nodes_is_compared_for_fusion() -> None:
 
 def test_nobody_looks_for_ancestors_where_nothing_is_fused() -> None:
     """Unless a pass of a user works on the scheduler's nodes: it finds what Inductor promises."""
-    from torch_spyre._inductor.pipeline import add_pass, remove_pass
+    from torch_spyre._inductor.passes import add_pass, remove_pass
 
     def f(a: torch.Tensor) -> torch.Tensor:
         return torch.exp(a + 1).sum(-1)

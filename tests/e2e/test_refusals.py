@@ -15,8 +15,8 @@ from torch_spyre._inductor import config, errors
 from torch_spyre._inductor.codegen import bundle
 from torch_spyre._inductor.layouts import requirements, to_op_spec
 from torch_spyre._inductor.opspec.access import InvalidOpSpec
-from torch_spyre._inductor.opspec.views import Misaligned
-from torch_spyre._inductor.planning import planner
+from torch_spyre._inductor.opspec.coordinates import Misaligned
+from torch_spyre._inductor.planning import kernels
 from torch_spyre.cache import keys
 
 X = torch.randn(128, 256).half()
@@ -84,14 +84,14 @@ def test_a_mistake_of_the_planner_is_called_one(monkeypatch):
 
 
 def test_a_node_that_cannot_be_traced(monkeypatch):
-    stock = planner.trace
+    stock = kernels.trace
 
     def trace(node):
         if node.get_name() == "buf1":
             raise errors.NoOpFunc("the card has no operation for 'exp'")
         return stock(node)
 
-    monkeypatch.setattr(planner, "trace", trace)
+    monkeypatch.setattr(kernels, "trace", trace)
     message = refusal()
     assert "NoOpFunc: the card has no operation for 'exp'" in message
     assert "operation: aten.exp.default" in message

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.workloads import Transformer
-from torch_spyre._inductor.host.async_compile import counters
+from torch_spyre._inductor.counters import counters
 
 # What happens outside of compiled code: the first gradient is a tensor of ones, the optimizer's
 # state begins with zeros.

@@ -25,11 +25,11 @@ import torch
 
 import torch_spyre._C as _C
 from torch_spyre.backend import program_bytes, read_bundle, steps_of, write_checks
-from torch_spyre.backend.emit.sanitizer_data import CHECKED
 from torch_spyre.backend.emit.spyrecode import write_spyrecode
 from torch_spyre.backend.errors import BackendError
 from torch_spyre.backend.fuse.memory_regions import accesses
 from torch_spyre.backend.register_allocation import LOAD, STORE
+from torch_spyre.backend.sanitizer_data import CHECKED
 from torch_spyre.backend.steps import (
     Address,
     Copy,

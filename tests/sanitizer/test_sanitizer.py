@@ -15,7 +15,7 @@ import torch_spyre._C as _C
 from tests.sanitizer.cases import handmade_cases, record
 from tests.sanitizer.faults import Case, write_code
 from torch_spyre._inductor import config
-from torch_spyre.backend.emit.sanitizer_data import write_checks
+from torch_spyre.backend.sanitizer_data import write_checks
 from torch_spyre.backend.steps import Copy, Tile, addresses, with_addresses
 from torch_spyre.device.sanitizer import Finding
 

@@ -35,7 +35,7 @@ def _function_in(file: str) -> object:
 
 def test_time_goes_to_the_innermost_phase_and_adds_up() -> None:
     lower = _function_in("/x/torch/_inductor/graph.py")
-    plan = _function_in("/x/torch_spyre/_inductor/stickify.py")
+    plan = _function_in("/x/torch_spyre/_inductor/layouts/stickify.py")
     with Sampler() as sampler:
         lower(0.1)  # type: ignore[operator]
         plan(0.3)  # type: ignore[operator]
@@ -53,7 +53,7 @@ def test_other_threads_are_counted_apart_unless_they_wait() -> None:
     # Whoever runs the tests may have threads of its own, which read a pipe for example.
     with Sampler() as before:
         time.sleep(0.25)
-    plan = _function_in("/x/torch_spyre/_inductor/stickify.py")
+    plan = _function_in("/x/torch_spyre/_inductor/layouts/stickify.py")
     waiting = threading.Event()
     threads = [
         threading.Thread(target=plan, args=(0.2,)),
@@ -81,7 +81,7 @@ def test_other_threads_are_counted_apart_unless_they_wait() -> None:
         ("/site-packages/torch/_inductor/fx_passes/post_grad.py", "Inductor: FX passes"),
         ("/site-packages/torch/_inductor/sizevars.py", "Inductor: sizevars"),
         ("/site-packages/torch/_subclasses/fake_tensor.py", None),
-        ("/home/me/torch_spyre/backend/reader.py", "back-end: reader"),
+        ("/home/me/torch_spyre/backend/read/sdsc_reader.py", "back-end: sdsc_reader"),
         ("/home/me/torch_spyre/_inductor/codegen/bundle.py", "SuperDSC: bundle"),
         ("/home/me/model.py", None),
         ("<frozen importlib._bootstrap>", "imports"),

@@ -30,8 +30,8 @@ from torch.utils import _config_module
 from torch.utils import _pytree as pytree
 
 from torch_spyre import _inductor
+from torch_spyre._inductor.state import compiling
 from torch_spyre.upstream import inductor_speed
-from torch_spyre.upstream.compile_fx import compiling_for_spyre
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -192,7 +192,7 @@ def test_a_graph_that_is_printed_is_not_compiled(monkeypatch: pytest.MonkeyPatch
     lazy().code  # noqa: B018
     assert compiled, "PyTorch does it itself now"
     compiled.clear()
-    with compiling_for_spyre():
+    with compiling():
         assert gm.code == expected
         assert gm.code == expected
         pickled = pickle.dumps(gm)
@@ -205,7 +205,7 @@ def test_a_graph_that_is_printed_is_not_compiled(monkeypatch: pytest.MonkeyPatch
 
 def test_a_graph_that_was_printed_is_compiled_when_it_has_to_be() -> None:
     x = torch.randn(3)
-    with compiling_for_spyre():
+    with compiling():
         gm, other, traced = lazy(), lazy(), lazy()
         for module in (gm, other, traced):
             assert "relu" in module.code

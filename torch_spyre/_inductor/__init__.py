@@ -24,7 +24,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from torch_spyre._inductor import config, dynamic, hints, pipeline
+from torch_spyre._inductor import config, dynamic, hints, state
 from torch_spyre._inductor.capture import backward_layouts, graph_cache, input_layouts
 from torch_spyre._inductor.capture.int64_guard import IntegerGuard, classes_of
 from torch_spyre._inductor.fx import customops
@@ -37,6 +37,7 @@ from torch_spyre._inductor.fx.decompositions import (  # noqa: F401  they regist
 )
 from torch_spyre._inductor.fx.passes import cleanup
 from torch_spyre._inductor.hints import spyre_hint
+from torch_spyre._inductor.host import inductor_hooks
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre._inductor.lowering.registry import (
     pointwise,
@@ -45,10 +46,9 @@ from torch_spyre._inductor.lowering.registry import (
     spyre_ops,
 )
 from torch_spyre._inductor.operations.opfunc_map import SpyreOpFuncs, constant, opfunc
-from torch_spyre._inductor.pipeline import add_pass, remove_pass
+from torch_spyre._inductor.passes import add_pass, remove_pass
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.upstream import trace_memo
-from torch_spyre.upstream.compile_fx import compiling_for_spyre
+from torch_spyre.upstream import fake_tensor_updates, trace_memo
 from torch_spyre.upstream.gc_pause import collections_paused
 
 __all__ = [
@@ -97,7 +97,7 @@ def register() -> None:
         DEVICE_NAME,
         SpyreScheduling,
         SpyreWrapperCodegen,
-        device_custom_pass=pipeline.LatePasses(),
+        device_custom_pass=inductor_hooks.LatePasses(),
         device_custom_config=config,
     )
     inductor_lowering.apply()
@@ -134,7 +134,11 @@ def compile_fx(
     register()
     direct_mapping.register()
     given = kwargs.get("config_patches") or {}
-    kwargs["config_patches"] = {**OPTIONS, **given, **pipeline.inductor_options(given)}
+    kwargs["config_patches"] = {
+        **OPTIONS,
+        **given,
+        **inductor_hooks.inductor_options(given, fake_tensor_updates.Traced()),
+    }
     is_open = config.dynamic_shapes and not args and dynamic.stays_open(model)
     inner = kwargs.get("inner_compile") or torch._inductor.compile_fx.compile_fx_inner
     if is_open:
@@ -166,7 +170,7 @@ def compile_fx(
 
     def compile_again(inputs: Any, integers: dict[int, int]) -> Any:
         mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
-        with compile_lock, compiling_for_spyre(), tracing_in(TracingContext(mode)):
+        with compile_lock, state.compiling(), tracing_in(TracingContext(mode)):
             return compile_for(inputs, integers)
 
     held = _held(model)

@@ -132,7 +132,12 @@ max_dynamic_programs: int = 64
 # SPYRE_DUMP_COST: print what each operation of a kernel costs, when it is compiled.
 dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
 
-# SPYRE_VALIDATE: check every OpSpec and every SuperDSC before it is used.
+# SPYRE_PRINT_AFTER: names of stages (pipeline.py), separated by commas: the program after each of
+# them is printed.
+print_after: str = _os.environ.get("SPYRE_PRINT_AFTER", "")
+
+# SPYRE_VALIDATE: check the program after the stages that have a validator (pipeline.py), every
+# OpSpec and every SuperDSC before it is used.
 validate: bool = _flag("SPYRE_VALIDATE", False)
 
 # Largest tensor, in elements, that is computed while compiling because it depends on nothing.

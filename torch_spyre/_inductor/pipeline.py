@@ -1,272 +1,144 @@
-"""The passes of the front-end, in the order in which they run, and why.
+"""Every stage of the front-end, from FX graph to bundle, in the order in which they run.
 
-Each stage is a list; what stands in it is what runs, from first to last. Users add their own:
+What stands in `PIPELINE` is what runs. A stage takes a program in one of its forms and hands it on:
 
-    @add_pass("early")
-    def my_rewrite(graph: torch.fx.Graph) -> None: ...
+    early fx      torch.fx.Graph, before Inductor's own rewrites
+    fx            torch.fx.Graph, after them
+    loops         the operations of Inductor's LoopLevelIR
+    early nodes   the nodes of Inductor's scheduler, before its fusion
+    nodes         the same, after it
+    plan          a Planning: kernels, operations, layouts, OpSpecs
 
-| stage | list | what it gets, when |
-|---|---|---|
-| early | CustomPrePasses | FX graph; autograd and decompositions done, Inductor's rewrites not |
-| late | CustomPostPasses | FX graph; after Inductor's rewrites, before lowering |
-| pre_scheduling | CustomPreSchedulingPasses | operations of LoopLevelIR; before the scheduler |
-| pre_fusion | CustomPreFusionPasses | scheduler nodes, in an order that respects dependencies |
-| post_fusion | CustomPostFusionPasses | scheduler nodes, after Inductor's fusion |
+A stage without a function is a position for the passes of users (`passes.py`). `validate` is run
+after a stage under SPYRE_VALIDATE=1, which the tests set. SPYRE_PRINT_AFTER=stickify,bind prints
+the program after these stages; TORCH_COMPILE_DEBUG=1 writes it after every stage. To add a stage is
+to add a line.
 
-After the last stage `plan.make_plan` does, for the whole graph: trace, split into one OpFunc per
-operation, stickify, divide the work, place intermediates.
-
-A pass changes what it gets in place; one on a list may return another list instead. What passes
-there are, and their code, is part of the key of Inductor's caches (`identity`).
+Between `fx` and `loops` Inductor lowers the graph node by node (`lowering/`); what comes after
+`bind` is done for each kernel when its host code is loaded: OpSpec text to a SuperDSC bundle
+(`codegen/`), and that to a device program (`torch_spyre/backend`).
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import torch
-from torch._inductor import config as inductor_config
-from torch._inductor.custom_graph_pass import (
-    CustomGraphModulePass,
-    CustomGraphPass,
-    CustomSchedulerPass,
-    get_custom_graph_passes,
-)
 from torch._inductor.graph import GraphLowering
+from torch.utils._ordered_set import OrderedSet
 
-from torch_spyre._inductor.capture import input_layouts
-from torch_spyre._inductor.capture.fingerprints import (
-    fingerprint,
-    is_foreign,
-    settings,
-    source_hash,
-)
-from torch_spyre._inductor.fx import decompositions
+from torch_spyre._inductor import config, state
 from torch_spyre._inductor.fx.passes import cleanup, optimizer_float32
-from torch_spyre._inductor.host.scheduler_passes import transfers_first
-from torch_spyre._inductor.lowering import registry
-from torch_spyre._inductor.operations.opfunc_map import SpyreOpFuncs
-from torch_spyre.upstream import fake_tensor_updates
-
-Pass = Callable[[Any], Any]
-
-# ---- What runs ----------------------------------------------------------------------------------
-
-# Nothing of ours has to see the graph before Inductor's own rewrites.
-CustomPrePasses: list[Pass] = []
-
-CustomPostPasses: list[Pass] = [
-    cleanup.fold_constants,  # what depends on nothing is computed now: masks, position tables
-    cleanup.unflatten_matmul,  # batches that were collapsed for bmm come back: no copies for it
-    cleanup.scale_before_views,  # next to the product a factor is part of its epilogue
-    optimizer_float32.compute_in_float32,  # weights of 16 bits, as on the CPU
-    cleanup.count_last,  # counters of layers are computed behind them all
-]
-
-# LoopLevelIR: every node is realised by then (see patches.py), so there is nothing to prepare.
-CustomPreSchedulingPasses: list[Pass] = []
-
-# Inductor's loop fusion is off for spyre: kernels are stretches of nodes, made in the plan.
-CustomPreFusionPasses: list[Pass] = []
-CustomPostFusionPasses: list[Pass] = [
-    optimizer_float32.one_by_one,  # what belongs to one weight becomes one step of a program
-    transfers_first,  # a copy from the host between two nodes would make two kernels of one
-]
-
-STAGES: dict[str, list[Pass]] = {
-    "early": CustomPrePasses,
-    "late": CustomPostPasses,
-    "pre_scheduling": CustomPreSchedulingPasses,
-    "pre_fusion": CustomPreFusionPasses,
-    "post_fusion": CustomPostFusionPasses,
-}
-
-
-def add_pass(stage: str) -> Callable[[Pass], Pass]:
-    """Add the decorated function at the end of a stage."""
-    return lambda function: _add(stage, function)
-
-
-def remove_pass(stage: str, function: Pass) -> None:
-    """Take a function out of a stage."""
-    _stage(stage).remove(function)
-
-
-def _add(stage: str, function: Pass) -> Pass:
-    _stage(stage).append(function)
-    return function
-
-
-def _stage(name: str) -> list[Pass]:
-    if name not in STAGES:
-        raise ValueError(f"unknown stage '{name}'; stages are {', '.join(STAGES)}")
-    return STAGES[name]
-
-
-# ---- What it is, for caches ---------------------------------------------------------------------
-
-
-def identity() -> tuple[Any, ...]:
-    """The compiler, the passes and whatever users added, for the keys of caches."""
-    return (
-        source_hash(),
-        tuple((stage, *map(_name, passes)) for stage, passes in STAGES.items()),
-        tuple(sorted((kind, name, fingerprint(f)) for kind, name, f in _additions())),
-        input_layouts.current_key(),
-        settings(),
-    )
-
-
-_OWN_STAGES = {stage: tuple(passes) for stage, passes in STAGES.items()}
-
-
-def extensions() -> tuple[Any, ...]:
-    """Whatever users changed about the compiler; empty in a process that only uses it."""
-    changed = tuple(
-        (stage, *map(_name, passes))
-        for stage, passes in STAGES.items()
-        if tuple(passes) != _OWN_STAGES[stage]
-    )
-    added = sorted((kind, name, fingerprint(f)) for kind, name, f in _additions())
-    return (*changed, *added)
-
-
-def look_at_scheduler_nodes() -> bool:
-    """Whether a user's pass works on the nodes of Inductor's scheduler."""
-    added = any(tuple(STAGES[s]) != _OWN_STAGES[s] for s in ("pre_fusion", "post_fusion"))
-    given = (inductor_config._pre_fusion_custom_pass, inductor_config._post_fusion_custom_pass)
-    return added or any(getattr(p, "after", p) is not None for p in given)
-
-
-def look_at_lowered_nodes() -> bool:
-    """Whether a user's pass works on what the nodes of a graph were lowered to."""
-    added = tuple(STAGES["pre_scheduling"]) != _OWN_STAGES["pre_scheduling"]
-    return added or look_at_scheduler_nodes()
-
-
-def _name(function: Pass) -> str:
-    own = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-    return f"{own} {fingerprint(function)}" if is_foreign(function) else own
-
-
-def _additions() -> list[tuple[str, str, Any]]:
-    methods = {name: getattr(SpyreOpFuncs, name) for name in dir(SpyreOpFuncs) if name[0] != "_"}
-    return [
-        *(("method", name, f) for name, f in methods.items() if is_foreign(f)),
-        *(("lowering", name, f) for name, f in registry.added_lowerings().items()),
-        *(("decomposition", name, f) for name, f in decompositions.added_decompositions().items()),
-    ]
-
-
-# ---- Where Inductor calls us --------------------------------------------------------------------
-
-
-class Traced(CustomGraphPass):
-    """The graph as tracing left it."""
-
-    def __call__(self, graph: torch.fx.Graph) -> None:
-        fake_tensor_updates.note_traced(graph)
-
-    def uuid(self) -> Any:
-        return "Traced"  # it changes nothing
-
-
-class EarlyPasses(CustomGraphPass):
-    """Before Inductor's own passes on the FX graph."""
-
-    def __call__(self, graph: torch.fx.Graph) -> None:
-        for run in CustomPrePasses:
-            run(graph)
-        if CustomPrePasses:
-            graph.lint()
-
-    def uuid(self) -> Any:
-        return identity()
-
-
-class LatePasses(CustomGraphModulePass):
-    """Inductor's hook for a device, after its own passes on the FX graph."""
-
-    def __call__(self, gm: torch.fx.GraphModule) -> None:
-        for run in CustomPostPasses:
-            run(gm.graph)
-        gm.graph.lint()
-
-    def uuid(self) -> Any:
-        return identity()
-
-
-_prepared: weakref.WeakSet[GraphLowering] = weakref.WeakSet()
-
-
-def run_pre_scheduling(graph: GraphLowering) -> None:
-    """Passes on the operations of a graph. Called when its host code begins, which can be twice."""
-    if graph in _prepared:
-        return
-    _prepared.add(graph)
-    for run in CustomPreSchedulingPasses:
-        changed = run(graph.operations)
-        if changed is not None:
-            graph.operations[:] = changed
-
-
-class _SchedulerPasses(CustomSchedulerPass):
-    """Passes on scheduler nodes, and after them the one that a user gave to Inductor."""
-
-    passes: list[Pass]
-
-    def __init__(self, after: Pass | None = None) -> None:
-        self.after = after
-
-    def __call__(self, nodes: list[Any]) -> list[Any]:
-        for run in self.passes:
-            nodes = _or(run(nodes), nodes)
-        return nodes if self.after is None else self.after(nodes)
-
-    def uuid(self) -> Any:
-        return (identity(), None if self.after is None else fingerprint(self.after))
-
-
-def _or(changed: list[Any] | None, nodes: list[Any]) -> list[Any]:
-    return nodes if changed is None else changed
-
-
-class PreFusionPasses(_SchedulerPasses):
-    """Before Inductor's fusion."""
-
-    passes = CustomPreFusionPasses
-
-
-class PostFusionPasses(_SchedulerPasses):
-    """After Inductor's fusion."""
-
-    passes = CustomPostFusionPasses
-
-
-def inductor_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The options through which Inductor calls us; passes that a user gave run after ours."""
-
-    def other(name: str) -> Any:
-        return given.get(name, getattr(inductor_config, name))
-
-    options: dict[str, Any] = {}
-    for name, first in (
-        ("joint_custom_pre_pass", Traced()),
-        ("post_grad_custom_pre_pass", EarlyPasses()),
-    ):
-        theirs: Sequence[Any] = get_custom_graph_passes(other(name))
-        options[name] = [first, *_without_ours(theirs)]
-    for name, passes in (
-        ("_pre_fusion_custom_pass", PreFusionPasses),
-        ("_post_fusion_custom_pass", PostFusionPasses),
-    ):
-        value = other(name)
-        options[name] = passes(value.after if isinstance(value, _SchedulerPasses) else value)
-    return options
-
-
-def _without_ours(passes: Sequence[Any]) -> list[Any]:
-    """Options of a graph that is compiled while another one is being compiled have ours already."""
-    return [p for p in passes if not isinstance(p, (Traced, EarlyPasses))]
+from torch_spyre._inductor.inspect import debug_dir, stage_dump
+from torch_spyre._inductor.passes import ADDED, Pass
+from torch_spyre._inductor.planning import graph_layouts, kernels, node_order, planner, validate
+from torch_spyre._inductor.planning.plan import GraphPlan
+
+
+class Stage(NamedTuple):
+    """One step of the way."""
+
+    name: str
+    takes: str
+    function: Pass | None
+    """None: a position for users' passes, whose name is that of the stage."""
+    why: str
+    validate: Callable[[Any], None] | None = None
+
+    def functions(self) -> list[Pass]:
+        return ADDED[self.name] if self.function is None else [self.function]
+
+
+PIPELINE = (
+    Stage("early", "early fx", None,
+          "users' passes; nothing of ours has to see the graph before Inductor's rewrites"),
+
+    Stage("fold_constants", "fx", cleanup.fold_constants,
+          "what depends on nothing is computed now: masks, position tables"),
+    Stage("unflatten_matmul", "fx", cleanup.unflatten_matmul,
+          "batches that were collapsed for bmm come back: no copies for it"),
+    Stage("scale_before_views", "fx", cleanup.scale_before_views,
+          "next to the product a factor is part of its epilogue"),
+    Stage("optimizer_float32", "fx", optimizer_float32.compute_in_float32,
+          "weights of 16 bits are updated in float32, as on the CPU"),
+    Stage("count_last", "fx", cleanup.count_last,
+          "counters of layers are computed behind them all"),
+    Stage("late", "fx", None, "users' passes"),
+
+    Stage("pre_scheduling", "loops", None,
+          "users' passes; every node is realised by then, so there is nothing to prepare"),
+
+    Stage("pre_fusion", "early nodes", None, "users' passes"),
+    Stage("one_weight_at_a_time", "nodes", node_order.one_by_one,
+          "what belongs to one weight becomes one step of a program"),
+    Stage("transfers_first", "nodes", node_order.transfers_first,
+          "a copy from the host between two nodes would make two kernels of one"),
+    Stage("post_fusion", "nodes", None, "users' passes"),
+
+    Stage("split", "plan", kernels.split,
+          "stretches of nodes become kernels, each node operations of one OpFunc",
+          validate.check_operations),
+    Stage("stickify", "plan", graph_layouts.assign_layouts,
+          "a layout for every buffer of the graph, restickify where two do not agree",
+          validate.check_layouts),
+    Stage("tile", "plan", planner.tile,
+          "loops around operations whose tensors do not fit into scratchpads"),
+    Stage("divide", "plan", planner.divide,
+          "which core computes what and what stays in its scratchpad: chosen together"),
+    Stage("place_pool", "plan", planner.place_pool,
+          "addresses of the other intermediates in device memory"),
+    Stage("replicate_layers", "plan", planner.replicate_layers,
+          "the plan of one layer for all that are equal to it"),
+    Stage("bind", "plan", planner.bind,
+          "OpSpecs: arguments numbered, every tensor at its place",
+          validate.check_op_specs),
+)  # fmt: skip
+
+
+def run(takes: str, program: Any) -> Any:
+    """Run the stages that take a program in this form."""
+    for stage in PIPELINE:
+        if stage.takes != takes:
+            continue
+        for function in stage.functions():
+            changed = function(program)
+            program = program if changed is None else changed
+        if config.validate and stage.validate is not None:
+            stage.validate(program)
+        if stage.functions():
+            stage_dump.after(stage.name, takes, program)
+    return program
+
+
+# ---- The plan of a graph -------------------------------------------------------------------------
+
+
+class Planned:
+    """What the pipeline has made of a graph of Inductor's."""
+
+    def __init__(self) -> None:
+        self.is_prepared = False
+        self.plan: GraphPlan | None = None
+
+
+def prepare(graph: GraphLowering) -> None:
+    """Before Inductor makes the scheduler of a graph. With a C++ wrapper it makes two."""
+    planned = state.of(graph, Planned)
+    if not planned.is_prepared:
+        planned.is_prepared = True
+        graph.operations[:] = run("loops", graph.operations)
+
+
+def plan(graph: GraphLowering) -> None:
+    """When the nodes of a graph have their final order: plan it whole."""
+    found: GraphPlan = run("plan", kernels.begin(graph.scheduler)).plan
+    state.of(graph, Planned).plan = found
+    graph.removed_buffers |= OrderedSet(sorted(found.internal))
+    debug_dir.record_plan(found)
+
+
+def plan_of(graph: GraphLowering) -> GraphPlan:
+    """The plan of a graph whose host code is being written."""
+    found = state.of(graph, Planned).plan
+    assert found is not None, "the graph was not planned: upstream/inductor_lowering.py"
+    return found

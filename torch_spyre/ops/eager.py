@@ -176,8 +176,8 @@ def _watch_settings() -> None:
 
 def _extensions() -> tuple[Any, ...]:
     """What users have added to the compiler; nothing as long as it is not loaded."""
-    passes = sys.modules.get("torch_spyre._inductor.pipeline")
-    return () if passes is None else passes.extensions()
+    hooks = sys.modules.get("torch_spyre._inductor.host.inductor_hooks")
+    return () if hooks is None else hooks.extensions()
 
 
 # ---- Entries on disk ----------------------------------------------------------------------------

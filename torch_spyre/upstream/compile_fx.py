@@ -7,12 +7,10 @@ graph without spyre tensors goes through untouched, the others load `torch_spyre
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -66,39 +64,19 @@ def uses_spyre(graph: Any, example_inputs: Sequence[Any]) -> bool:
     return False
 
 
-class _Inside(threading.local):
-    compile_fx = False
-
-
-_inside = _Inside()
-
-
-def compiles_for_spyre() -> bool:
-    """Whether this thread is compiling a graph with spyre tensors."""
-    return _inside.compile_fx
-
-
-@contextlib.contextmanager
-def compiling_for_spyre() -> Iterator[None]:
-    """What runs inside compiles a graph with spyre tensors."""
-    before, _inside.compile_fx = _inside.compile_fx, True
-    try:
-        yield
-    finally:
-        _inside.compile_fx = before
-
-
 def _wrap_compile_fx(module: Any) -> None:
     stock = module.compile_fx
 
     @functools.wraps(stock)
     def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
-        # compile_fx calls itself to apply options.
-        if _inside.compile_fx or not uses_spyre(model_, example_inputs_):
+        if not uses_spyre(model_, example_inputs_):
             return stock(model_, example_inputs_, *args, **kwargs)
         from torch_spyre import _inductor
+        from torch_spyre._inductor import state
 
-        with compiling_for_spyre():
+        if state.is_compiling():  # compile_fx calls itself to apply options
+            return stock(model_, example_inputs_, *args, **kwargs)
+        with state.compiling():
             return frame_chunks.with_room(
                 _inductor.compile_fx, stock, model_, example_inputs_, *args, **kwargs
             )

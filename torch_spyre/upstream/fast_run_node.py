@@ -14,8 +14,8 @@ What `lower` does for a plain node is what is left of `run_node` with those answ
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node, traceback
 from torch.utils._ordered_set import OrderedSet
 
+from torch_spyre._inductor import state
 from torch_spyre.constants import DEVICE_NAME
 
 aten = torch.ops.aten
@@ -60,9 +61,7 @@ def is_plain(graph: GraphLowering, node: Node) -> bool:
         target = user.target
         if user.op == "output" or target in _READ_WITH_OTHER_STRIDES or target in needs_order:
             return False
-    if graph not in _watched:
-        _watched[graph] = _is_watched()
-    return not _watched[graph]
+    return not state.of(graph, _Watched).is_watched
 
 
 def _is_plain_value(node: Node) -> bool:
@@ -76,9 +75,6 @@ def _is_plain_value(node: Node) -> bool:
     )
 
 
-_watched: weakref.WeakKeyDictionary[GraphLowering, bool] = weakref.WeakKeyDictionary()
-
-
 def _is_watched() -> bool:
     """Whether somebody reads logs, looks for a faulty lowering or wants to know where nodes go."""
     return (
@@ -87,6 +83,13 @@ def _is_watched() -> bool:
         or config.fallback_by_default
         or traceback.should_preserve_node_meta
     )
+
+
+@dataclass
+class _Watched:
+    """Asked once for each graph."""
+
+    is_watched: bool = field(default_factory=_is_watched)
 
 
 def lower(graph: GraphLowering, node: Node) -> Any:

@@ -32,7 +32,7 @@ from torch._inductor.scheduler import Scheduler
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-from torch_spyre._inductor import pipeline
+from torch_spyre._inductor import passes, pipeline, state
 from torch_spyre._inductor.capture import graph_cache
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported
 from torch_spyre._inductor.fx import reinplace as spyre_reinplace
@@ -46,11 +46,11 @@ from torch_spyre._inductor.lowering import (
 )
 from torch_spyre._inductor.operations import bodies
 from torch_spyre._inductor.operations.origins import is_view
-from torch_spyre._inductor.planning.planner import is_spyre
+from torch_spyre._inductor.state import is_compiling
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
+from torch_spyre.on_card import is_spyre
 from torch_spyre.upstream import fake_tensor_updates, fast_run_node, pattern_filter, trace_memo
-from torch_spyre.upstream.compile_fx import compiles_for_spyre
 
 _log = get_logger("spyre.inductor.lowering")
 
@@ -60,6 +60,7 @@ def apply() -> None:
     _realise_every_operation()
     _ask_no_questions()
     _leave_out_equal_layers()
+    _plan_before_host_code()
     _run_fallbacks_on_folded_constants()
     _do_not_try_to_fuse()
     _do_not_look_for_ancestors()
@@ -115,7 +116,8 @@ def _realise_every_operation() -> None:
             in_order = {"memory_format": torch.contiguous_format}
             args = (_fall_back(self, clone, args[:1], in_order, reason), *args[1:])
         mark = _Mark(self, (args, kwargs))
-        registry.refused.clear()
+        refused = state.of(self, registry.Refusals).problems
+        refused.clear()
         try:
             # An operation that Inductor always decomposes has no stock lowering to be gated.
             result = registry.lower(target, args, kwargs) if registry.is_native(target) else None
@@ -128,9 +130,9 @@ def _realise_every_operation() -> None:
         except Unsupported as problem:
             refusal = problem
         except torch._inductor.exc.LoweringException:
-            if not registry.refused:
+            if not refused:
                 raise
-            refusal = registry.refused[-1]
+            refusal = refused[-1]
         else:
             return result
         mark.undo()
@@ -265,7 +267,7 @@ def _leave_out_equal_layers() -> None:
 
     @functools.wraps(stock_run)
     def run(self: GraphLowering, *args: Any) -> Any:
-        if compiles_for_spyre():
+        if is_compiling():
             repeated_layers.begin(self)
         return stock_run(self, *args)
 
@@ -298,6 +300,27 @@ def _leave_out_equal_layers() -> None:
     GraphLowering.compile_to_module = compile_to_module
 
 
+# -- GraphLowering._update_scheduler: no hook between the scheduler and host code ------------------
+# The pipeline's stages on LoopLevelIR run before Inductor makes its scheduler, those that plan the
+# graph after it.
+# Fails when it can go: test_the_plan_is_made_before_host_code_is_written.
+
+
+def _plan_before_host_code() -> None:
+    stock = GraphLowering._update_scheduler
+
+    @functools.wraps(stock)
+    def _update_scheduler(self: GraphLowering) -> None:
+        if not is_compiling():
+            stock(self)
+            return
+        pipeline.prepare(self)
+        stock(self)
+        pipeline.plan(self)
+
+    GraphLowering._update_scheduler = _update_scheduler
+
+
 # -- ExternKernel.process_kernel: fakes are made of arguments, but not of folded constants ---------
 # A fallback runs its operation on fakes; constants from fold_constants are real tensors.
 
@@ -307,7 +330,7 @@ def _run_fallbacks_on_folded_constants() -> None:
 
     @functools.wraps(stock)
     def process_kernel(cls: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        if not compiles_for_spyre():
+        if not is_compiling():
             return stock(cls, kernel, *args, **kwargs)
         mode = V.fake_mode
         before = mode.allow_non_fake_inputs, mode.static_shapes
@@ -370,7 +393,7 @@ def _nothing_is_fused(scheduler: Scheduler) -> bool:
     return (
         all(is_spyre(node.get_device()) for node in scheduler.nodes)
         and not inductor_config.reorder_for_compute_comm_overlap
-        and not pipeline.look_at_scheduler_nodes()
+        and not passes.look_at_scheduler_nodes()
     )
 
 
@@ -402,7 +425,7 @@ def _find_dependencies_once() -> None:
 
     @functools.wraps(stock)
     def get_read_writes(self: ir.ComputedBuffer) -> Any:
-        if not compiles_for_spyre() or not is_spyre(self.get_device()):
+        if not is_compiling() or not is_spyre(self.get_device()):
             return stock(self)
         return bodies.run_once("dependencies", self, stock, _names_read)
 
@@ -572,7 +595,7 @@ def _leave_out_impossible_patterns() -> None:
 
     @functools.wraps(stock)
     def apply(self: PatternMatcherPass, gm: Any) -> int:
-        return pattern_filter.apply(stock, self, gm) if compiles_for_spyre() else stock(self, gm)
+        return pattern_filter.apply(stock, self, gm) if is_compiling() else stock(self, gm)
 
     PatternMatcherPass.apply = apply
 
@@ -614,7 +637,7 @@ def _do_not_describe_keys() -> None:
     @functools.wraps(stock)
     def debug_lines(self: Any, inp: Any) -> list[str]:
         is_read = codecache.log.isEnabledFor(logging.DEBUG) or trace_log.handlers
-        return [] if compiles_for_spyre() and not is_read else stock(self, inp)
+        return [] if is_compiling() and not is_read else stock(self, inp)
 
     codecache.FxGraphCachePickler.debug_lines = debug_lines
 
@@ -629,7 +652,7 @@ def _print_nodes_where_they_are() -> None:
 
     @functools.wraps(stock)
     def set_attribute(self: torch.fx.Node, name: str, value: Any) -> None:
-        if name == "_repr_fn" and compiles_for_spyre():
+        if name == "_repr_fn" and is_compiling():
             object.__setattr__(self, name, value)
         else:
             stock(self, name, value)
@@ -648,7 +671,7 @@ def _compare_numbers_as_numbers() -> None:
     @functools.wraps(stock)
     def is_contiguous(stride: Sequence[Any], shape: Sequence[Any]) -> bool:
         known = all(isinstance(n, (int, sympy.Integer)) for n in (*stride, *shape))
-        if not known or not compiles_for_spyre():
+        if not known or not is_compiling():
             return stock(stride, shape)
         expected = largest = 1
         for size, step in zip(reversed(shape), reversed(stride), strict=False):
@@ -676,7 +699,7 @@ def _read_sound_pickles() -> None:
 
     @functools.wraps(stock)
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Any:
-        if local and compiles_for_spyre():
+        if local and is_compiling():
             graph_cache.leave_sound(cls._get_tmp_dir_for_key(key))
         return stock(cls, local, remote_cache, key)
 
@@ -689,7 +712,7 @@ def _read_sound_pickles() -> None:
 
 def _write_closed(kind: Any, stock: Any, key: str, content: bytes) -> None:
     stock(key, content)
-    if compiles_for_spyre():
+    if is_compiling():
         folder = kind._get_tmp_dir_for_key(key)
         graph_cache.close(f"{folder}/{sha256_hash(content)}")
 
@@ -708,14 +731,14 @@ def _write_damaged_host_code_again() -> None:
 
     @functools.wraps(stock_write)
     def write(cls: Any, source_code: str, extra: str = "") -> tuple[str, str]:
-        if compiles_for_spyre():
+        if is_compiling():
             key = get_hash(source_code.strip(), extra, "code")
             graph_cache.leave_equal(get_path(key, "py")[2], source_code)
         return stock_write(cls, source_code, extra)
 
     @functools.wraps(stock_write_to_disk)
     def write_to_disk(self: Any) -> str:
-        if compiles_for_spyre():
+        if is_compiling():
             graph_cache.leave_equal(get_path(self.cache_key, "py")[2], self.source_code)
         return stock_write_to_disk(self)
 

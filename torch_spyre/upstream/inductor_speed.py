@@ -29,7 +29,7 @@ from torch.utils import _config_module
 from torch.utils import _pytree as pytree
 from torch.utils._config_module import ConfigModule
 
-from torch_spyre.upstream.compile_fx import compiles_for_spyre
+from torch_spyre._inductor.state import is_compiling
 
 
 def apply() -> None:
@@ -126,7 +126,7 @@ def _compile_graphs_that_are_called() -> None:
 
     @functools.wraps(stock_recompile)
     def print_alone(self: Any) -> Any:
-        if not compiles_for_spyre():
+        if not is_compiling():
             return stock_recompile(self)
         stock = graph_module._forward_from_src  # Dynamo has one of its own while it is at work
         graph_module._forward_from_src = functools.partial(_when_called, stock)

@@ -28,7 +28,8 @@ SOURCE = """
     from torch_spyre._C import SpyreTensorLayout
     from torch_spyre import backend
     from torch_spyre._inductor import config, pipeline
-    from torch_spyre._inductor.host import async_compile
+    from torch_spyre._inductor.counters import counters as ours
+from torch_spyre._inductor.host import async_compile
 
     x = torch.randn(100, 70).half()
     sticks_along_rows = SpyreTensorLayout([100, 70], [70, 1], torch.float16, [1, 0])
@@ -41,9 +42,9 @@ SOURCE = """
     def result(change):
         torch._dynamo.reset()
         counters.clear()
-        async_compile.counters.update(bundles_compiled=0, bundles_reused=0)
+        ours.update(bundles_compiled=0, bundles_reused=0)
         other = (lambda: "another version") if change == "source" else package_hash
-        async_compile.source_hash = pipeline.source_hash = other
+        async_compile.source_hash = inductor_hooks.source_hash = other
         d = x.to("spyre", device_layout=sticks_along_rows) if change == "layout" else x.to("spyre")
         with config.patch(cores=4 if change == "cores" else 32):
             y = torch.compile(f)(d).cpu()
@@ -52,7 +53,7 @@ SOURCE = """
         return {
             "hits": inductor["fxgraph_cache_hit"], "misses": inductor["fxgraph_cache_miss"],
             "bypasses": inductor["fxgraph_cache_bypass"], "aot_hits": aot["autograd_cache_hit"],
-            **async_compile.counters,
+            **ours,
         }
 
     def die(*args, **kwargs):
@@ -313,6 +314,7 @@ def test_after_one_is_killed_four_processes_at_once_leave_the_files_of_one(tmp_p
 
 REPEATED = """
 import json, torch
+from torch_spyre._inductor.counters import counters
 from torch_spyre._inductor.host import async_compile
 import torch_spyre
 
@@ -327,14 +329,14 @@ torch.manual_seed(0)
 found = {}
 for layers in (1, 4):
     torch._dynamo.reset()
-    before = dict(async_compile.counters)
+    before = dict(counters)
     model = torch.nn.Sequential(*(Layer() for _ in range(layers))).half()
     x = torch.randn(8, 64, dtype=torch.float16)
     with torch.no_grad():
         expected = model.float()(x.float())
         model = model.half().to("spyre")
         told = torch_spyre.explain(model, x.to("spyre"))
-    after = async_compile.counters
+    after = counters
     found[layers] = {
         "operations": after["operations_compiled"] - before["operations_compiled"],
         "files": after["sdsc_files_written"] - before["sdsc_files_written"],

@@ -11,6 +11,7 @@ from sympy import Mod, Symbol, floor
 
 from torch_spyre._C import DataFormats
 from torch_spyre._inductor.codegen.bundle import generate_bundle
+from torch_spyre._inductor.opspec.alignment import align
 from torch_spyre._inductor.opspec.loops import loop_strides, unroll
 from torch_spyre._inductor.opspec.op_spec import (
     IndirectAccess,
@@ -21,7 +22,6 @@ from torch_spyre._inductor.opspec.op_spec import (
 )
 from torch_spyre._inductor.opspec.text import dump, parse, read, sympify
 from torch_spyre._inductor.opspec.validate import InvalidOpSpec, validate_op_spec
-from torch_spyre._inductor.opspec.views import align
 from torch_spyre.backend import read_bundle
 
 c0, c1 = sympy.symbols("c0 c1")

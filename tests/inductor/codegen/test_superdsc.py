@@ -23,9 +23,10 @@ from torch_spyre._inductor.codegen.bundle import generate_bundle
 from torch_spyre._inductor.codegen.json_text import dump_json
 from torch_spyre._inductor.codegen.superdsc import generate
 from torch_spyre._inductor.codegen.symbols import Address, SymbolTable
+from torch_spyre._inductor.opspec.alignment import align
+from torch_spyre._inductor.opspec.coordinates import Misaligned
 from torch_spyre._inductor.opspec.op_spec import IndirectAccess, OpSpec, TensorArg
 from torch_spyre._inductor.opspec.validate import InvalidOpSpec, validate_op_spec, validate_superdsc
-from torch_spyre._inductor.opspec.views import Misaligned, align
 from torch_spyre._inductor.planning.division.work_division import divide
 
 c0, c1, c2, c3 = sympy.symbols("c0 c1 c2 c3")

@@ -17,9 +17,9 @@ from torch import nn
 from torch._dynamo.utils import counters as dynamo_counters
 
 from torch_spyre._inductor import config
+from torch_spyre._inductor.counters import counters
 from torch_spyre._inductor.dynamic.buckets import Ladder
 from torch_spyre._inductor.dynamic.padded_dims import NotPaddable, broadcast, dim, view, whole
-from torch_spyre._inductor.host import async_compile
 
 n, b = sympy.symbols("n b", integer=True, positive=True)
 
@@ -32,7 +32,7 @@ def _fresh():
 
 def made() -> tuple[int, int]:
     """Programs so far: padded ones, and ones for given sizes."""
-    return async_compile.counters["padded_programs"], async_compile.counters["exact_programs"]
+    return counters["padded_programs"], counters["exact_programs"]
 
 
 def half(*size: int) -> torch.Tensor:
@@ -147,7 +147,7 @@ def test_a_growing_sequence_is_compiled_three_times_at_most(
 
 
 def _bundles() -> int:
-    return async_compile.counters["bundles_compiled"] + async_compile.counters["bundles_reused"]
+    return counters["bundles_compiled"] + counters["bundles_reused"]
 
 
 # ---- Operations ---------------------------------------------------------------------------------
@@ -281,11 +281,11 @@ def _gradients(loss, net, ids):
 def test_another_process_finds_the_programs(tmp_path):
     program = textwrap.dedent("""
         import torch
-        from torch_spyre._inductor.host import async_compile
+        from torch_spyre._inductor.counters import counters
         f = torch.compile(lambda x: (x.softmax(0), x.sum(0)), dynamic=True)
         for rows in (3, 5, 90):
             f(torch.randn(rows, 64).half().to("spyre"))
-        print(async_compile.counters["bundles_compiled"], async_compile.counters["bundles_reused"])
+        print(counters["bundles_compiled"], counters["bundles_reused"])
     """)
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     environment["PYTHONPATH"] = str(Path(__file__).parents[3])

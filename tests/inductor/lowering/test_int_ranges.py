@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-import torch_spyre
 from tests.support.together import host_steps, together
 from torch_spyre import _C
+from torch_spyre._inductor.inspect import debug_dir
 
 I31, I32, I53, I62, I63 = 1 << 31, 1 << 32, 1 << 53, 1 << 62, 1 << 63
 EDGES = [0, 1, -1, 7, I31 - 1, -I31, I31, -I31 - 1, I32, I32 + 5, I53 + 1, -I53 - 1, I62, -I62,
@@ -71,7 +71,7 @@ def test_larger_numbers_than_before_compile_again_and_smaller_ones_do_not() -> N
     mask = torch.tensor([1, 0, 1, 1])
     small, within, beyond = (torch.tensor([5, -6, 7, n]) for n in (8, I31 - 1, I62 + 1))
     for x in (small, within, small, beyond, within, small):
-        with torch_spyre._inductor.debug.listen() as record:
+        with debug_dir.listen() as record:
             found = compiled(x.to("spyre"), mask.to("spyre"))
         assert torch.equal(found.cpu(), program(x, mask))
         seen.append(len(record.plans))

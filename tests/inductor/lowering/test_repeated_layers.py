@@ -16,7 +16,7 @@ from tests.support.cases import values
 from torch_spyre._inductor import config, errors
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre._inductor.lowering import fallback_rules, repeated_layers
-from torch_spyre._inductor.planning import planner
+from torch_spyre._inductor.planning import plan, planner
 from torch_spyre._inductor.planning.repeat_layers import Repetition
 
 SIZE, TOKENS = 128, 64
@@ -49,7 +49,7 @@ class Model(nn.Module):
 
 class Compiled(NamedTuple):
     result: Any
-    kernels: list[planner.Kernel]
+    kernels: list[plan.Kernel]
 
     @property
     def lowered(self) -> int:
@@ -369,7 +369,7 @@ def test_layers_in_loops_over_tiles() -> None:
 
 
 def test_passes_from_outside_see_every_layer() -> None:
-    from torch_spyre._inductor import pipeline
+    from torch_spyre._inductor import passes
 
     seen = []
 
@@ -377,11 +377,11 @@ def test_passes_from_outside_see_every_layer() -> None:
         seen.append(len(operations))
 
     model = Model(6).half().to("spyre")
-    pipeline.add_pass("pre_scheduling")(look)
+    passes.add_pass("pre_scheduling")(look)
     try:
         with_pass = compiled(model, x())
     finally:
-        pipeline.remove_pass("pre_scheduling", look)
+        passes.remove_pass("pre_scheduling", look)
     assert seen and not with_pass.repetitions
 
 

@@ -17,14 +17,14 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 import torch_spyre
 from torch_spyre._C import DataFormats, SpyreTensorLayout
-from torch_spyre._inductor.opspec.op_spec import IndirectAccess, OpSpec, TensorArg
-from torch_spyre._inductor.opspec.views import (
+from torch_spyre._inductor.opspec.alignment import align
+from torch_spyre._inductor.opspec.coordinates import (
     Misaligned,
     Stick,
-    align,
     compute_coordinates,
     stick_expression,
 )
+from torch_spyre._inductor.opspec.op_spec import IndirectAccess, OpSpec, TensorArg
 
 c0, c1, c2, z0, z1 = sympy.symbols("c0 c1 c2 z0 z1")
 FP16 = DataFormats.SEN169_FP16

@@ -26,7 +26,7 @@ from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor.capture import input_layouts
 from torch_spyre._inductor.capture.input_layouts import Placement
 from torch_spyre._inductor.operations.operation import Buffer
-from torch_spyre.upstream.compile_fx import compiling_for_spyre
+from torch_spyre._inductor.state import compiling
 
 NAME = "output_placements"
 
@@ -60,7 +60,7 @@ def inner_compiler(stock: Callable[..., Any]) -> Callable[..., Any]:
     def compile_inner(module: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
         if kwargs.get("is_backward"):
             # A backward graph may be compiled when it is called first, outside of compile_fx.
-            with input_layouts.knowing(saved, wanted), compiling_for_spyre():
+            with compiling(), input_layouts.knowing(saved, wanted):
                 return stock(module, example_inputs, **kwargs)
         inputs = module.graph.find_nodes(op="placeholder")
         wanted[:] = [input_layouts.placement_of(node.meta.get("val")) for node in inputs]

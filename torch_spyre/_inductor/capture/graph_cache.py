@@ -35,6 +35,7 @@ import torch
 from torch._inductor.codecache import sha256_hash
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+from torch_spyre.cache.keys import bundle_store
 from torch_spyre.cache.store import UntrustedDirectory, size_limit
 from torch_spyre.logs import get_logger
 
@@ -247,8 +248,6 @@ def trim_once(root: str) -> None:
 @contextlib.contextmanager
 def one_at_a_time(model: Any, example_inputs: Sequence[Any]) -> Iterator[None]:
     """Of processes that compile the same graph one goes first; the others find its results."""
-    from torch_spyre._inductor.host.async_compile import bundle_store
-
     with bundle_store().locked(_describe(model, example_inputs), WAIT_SECONDS):
         yield
 

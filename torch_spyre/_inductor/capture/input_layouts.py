@@ -8,9 +8,8 @@ makes, share one fake storage. The layouts of a compilation are part of the key 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch._inductor.virtualized import V
 
 from torch_spyre import _C
 from torch_spyre._C import SpyreTensorLayout
+from torch_spyre._inductor import state
 from torch_spyre._inductor.capture.int64_guard import classes_of
 from torch_spyre._inductor.operations.operation import Buffer
 from torch_spyre._inductor.propagate_named_dims import Named, names_of_tensor
@@ -35,22 +35,25 @@ class Placement:
     """It is a parameter."""
 
 
-class _Current(threading.local):
-    def __init__(self) -> None:
-        self.by_storage: dict[int, Placement] = {}
-        self.names: dict[int, Named] = {}
-        self.saved: dict[str, Placement] = {}
-        """Of what the forward graph saved, by its name, while the backward graph is compiled."""
-        self.wanted: list[Placement | None] = []
-        """For the results of the backward graph: of the tensors that they are gradients of."""
-        self.classes: dict[int, int] = {}
-        """Of the storages of int64 tensors: how large their numbers are (csrc/integers.h)."""
-        self.key: tuple[str, ...] = ()
-        self.fakes: list[torch.Tensor] = []
-        """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""
+@dataclass
+class InputLayouts:
+    """What a compilation knows about the tensors that its graph is called with."""
+
+    by_storage: dict[int, Placement] = field(default_factory=dict)
+    names: dict[int, Named] = field(default_factory=dict)
+    saved: dict[str, Placement] = field(default_factory=dict)
+    """Of what the forward graph saved, by its name, while the backward graph is compiled."""
+    wanted: list[Placement | None] = field(default_factory=list)
+    """For the results of the backward graph: of the tensors that they are gradients of."""
+    classes: dict[int, int] = field(default_factory=dict)
+    """Of the storages of int64 tensors: how large their numbers are (csrc/integers.h)."""
+    key: tuple[str, ...] = ()
+    fakes: list[torch.Tensor] = field(default_factory=list)
+    """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""
 
 
-_current = _Current()
+def _known() -> InputLayouts:
+    return state.current().get(InputLayouts)
 
 
 def read_placement(tensor: torch.Tensor) -> Placement | None:
@@ -74,79 +77,60 @@ def recording(
     """
     if integers is None:
         integers = classes_of(example_inputs)
-    saved = (
-        _current.by_storage,
-        _current.names,
-        _current.key,
-        _current.fakes,
-        _current.classes,
-    )
-    _current.by_storage, _current.names, _current.fakes, _current.classes = {}, {}, [], {}
+    found = InputLayouts(saved=_known().saved, wanted=_known().wanted)
     key = []
-    try:
-        mode = torch._guards.detect_fake_mode(example_inputs)
-        for i, tensor in enumerate(example_inputs):
-            if i in integers:
-                key.append(f"{i} has integers of {integers[i]} bits")
-                if mode is not None:
-                    fake = mode.from_tensor(tensor, static_shapes=None)
-                    _current.fakes.append(fake)
-                    known = _current.classes.get(_storage_key(fake), 0)
-                    _current.classes[_storage_key(fake)] = max(known, integers[i])
-            if not isinstance(tensor, torch.Tensor) or tensor.device.type != DEVICE_NAME:
-                continue
-            if isinstance(tensor, torch._subclasses.FakeTensor):
-                continue
-            placement = read_placement(tensor)
-            names = names_of_tensor(tensor)
-            key.append(f"{placement} {tensor.storage_offset()}{names or ''}")
-            if mode is None or placement is None or tensor.storage_offset() != 0:
-                continue
-            fake = mode.from_tensor(tensor, static_shapes=None)
-            _current.fakes.append(fake)
-            _current.by_storage[_storage_key(fake)] = placement
-            if names:
-                _current.names[_storage_key(fake)] = names
-        _current.key = (*key, *hints)
+    mode = torch._guards.detect_fake_mode(example_inputs)
+    for i, tensor in enumerate(example_inputs):
+        if i in integers:
+            key.append(f"{i} has integers of {integers[i]} bits")
+            if mode is not None:
+                fake = mode.from_tensor(tensor, static_shapes=None)
+                found.fakes.append(fake)
+                known = found.classes.get(_storage_key(fake), 0)
+                found.classes[_storage_key(fake)] = max(known, integers[i])
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type != DEVICE_NAME:
+            continue
+        if isinstance(tensor, torch._subclasses.FakeTensor):
+            continue
+        placement = read_placement(tensor)
+        names = names_of_tensor(tensor)
+        key.append(f"{placement} {tensor.storage_offset()}{names or ''}")
+        if mode is None or placement is None or tensor.storage_offset() != 0:
+            continue
+        fake = mode.from_tensor(tensor, static_shapes=None)
+        found.fakes.append(fake)
+        found.by_storage[_storage_key(fake)] = placement
+        if names:
+            found.names[_storage_key(fake)] = names
+    found.key = (*key, *hints)
+    with state.current().holding(found):
         yield
-    finally:
-        (
-            _current.by_storage,
-            _current.names,
-            _current.key,
-            _current.fakes,
-            _current.classes,
-        ) = saved
 
 
 @contextlib.contextmanager
 def knowing(saved: dict[str, Placement], wanted: list[Placement | None]) -> Iterator[None]:
     """Know the layouts of saved tensors, by their names, and those that gradients should have, in
     order, while a backward graph is compiled."""
-    before = _current.saved, _current.wanted
-    _current.saved, _current.wanted = saved, wanted
-    try:
+    with state.current().holding(replace(_known(), saved=saved, wanted=wanted)):
         yield
-    finally:
-        _current.saved, _current.wanted = before
 
 
 def current_key() -> tuple[str, ...]:
     """The layouts of this compilation, for the keys of caches."""
-    saved = (f"{name} {place}" for name, place in _current.saved.items())
-    return (*_current.key, *saved, *map(str, _current.wanted))
+    saved = (f"{name} {place}" for name, place in _known().saved.items())
+    return (*_known().key, *saved, *map(str, _known().wanted))
 
 
 def placement_of(fake: Any) -> Placement | None:
     """Of the real tensor that a fake one stands for, if it begins its storage."""
     if not isinstance(fake, torch.Tensor) or fake.device.type != DEVICE_NAME:
         return None
-    return _current.by_storage.get(_storage_key(fake)) if fake.storage_offset() == 0 else None
+    return _known().by_storage.get(_storage_key(fake)) if fake.storage_offset() == 0 else None
 
 
 def wanted_layout(position: int, buffer: Buffer) -> SpyreTensorLayout | None:
     """The layout that a result of the graph should have."""
-    place = _current.wanted[position] if position < len(_current.wanted) else None
+    place = _known().wanted[position] if position < len(_known().wanted) else None
     if place is None or (place.size, place.stride) != (buffer.size, buffer.stride):
         return None
     fits = place.layout.device_dtype == _C.get_device_dtype(buffer.dtype)
@@ -159,15 +143,15 @@ def _storage_key(fake: torch.Tensor) -> int:
 
 def any_carried() -> bool:
     """Whether the graph has an input that the host keeps."""
-    return 64 in _current.classes.values()
+    return 64 in _known().classes.values()
 
 
 def class_of(name: str) -> int:
     """How large the numbers of an int64 input are; 0 when that is not known."""
-    if not _current.classes:
+    if not _known().classes:
         return 0
     value = _value_of(name)
-    return 0 if value is None else _current.classes.get(_storage_key(value), 0)
+    return 0 if value is None else _known().classes.get(_storage_key(value), 0)
 
 
 def _value_of(name: str) -> torch.Tensor | None:
@@ -181,9 +165,9 @@ def _value_of(name: str) -> torch.Tensor | None:
 
 def known_of(value: torch.Tensor, name: str) -> tuple[Any, ...]:
     """All that is known here of a graph input: where it lies, its names and how large it gets."""
-    place = _current.saved.get(name) or placement_of(value)
+    place = _known().saved.get(name) or placement_of(value)
     key = _storage_key(value)
-    return place, _current.names.get(key, ()), _current.classes.get(key, 0)
+    return place, _known().names.get(key, ()), _known().classes.get(key, 0)
 
 
 def place_input(buffer: Buffer) -> None:
@@ -191,10 +175,10 @@ def place_input(buffer: Buffer) -> None:
     value = _value_of(buffer.name)
     if value is None:
         return
-    placement = _current.saved.get(buffer.name) or _current.by_storage.get(_storage_key(value))
+    placement = _known().saved.get(buffer.name) or _known().by_storage.get(_storage_key(value))
     if placement is not None and value.storage_offset() == 0:
         _take(buffer, placement)
-        buffer.dim_names = _current.names.get(_storage_key(value), ())
+        buffer.dim_names = _known().names.get(_storage_key(value), ())
 
 
 def place_real(buffer: Buffer, tensor: torch.Tensor) -> None:

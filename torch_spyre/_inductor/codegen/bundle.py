@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_spyre._inductor.codegen.frames import Frame, content_key, frame_of
+from torch_spyre._inductor.codegen.addresses import different_addresses
 from torch_spyre._inductor.codegen.json_text import dump_json
 from torch_spyre._inductor.codegen.superdsc import generate
 from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
 from torch_spyre._inductor.opspec.access import InvalidOpSpec
+from torch_spyre._inductor.opspec.frames import Frame, content_key, frame_of
 from torch_spyre._inductor.opspec.loops import Spec, unroll
 from torch_spyre._inductor.opspec.op_spec import LoopSpec, OpSpec, UnimplementedOp
 
@@ -166,7 +167,7 @@ class _Writer:
         frame, number = self._frame(op, counts)
         numbers: dict[Address, int] = {}
         pattern: list[Any] = []
-        for places in frame.different_places(op):
+        for places in different_addresses(frame, op):
             if places[0].base == LX:
                 pattern.append(places[0])
             else:

@@ -15,11 +15,12 @@ from typing import Any
 
 from torch_spyre import opfuncs
 from torch_spyre._C import DataFormats, encode_constant
-from torch_spyre._inductor.codegen.frames import frame_of
+from torch_spyre._inductor.codegen.addresses import addresses
 from torch_spyre._inductor.codegen.json_text import SharedDict, SharedList
-from torch_spyre._inductor.codegen.sdsc_dims import OpDim, OpPlan, OpTensor, gaps_of, layout_classes
 from torch_spyre._inductor.codegen.symbols import LX, POOL, SEGMENT_BITS, Address, SymbolTable
 from torch_spyre._inductor.opspec.access import InvalidOpSpec
+from torch_spyre._inductor.opspec.frames import Frame, frame_of
+from torch_spyre._inductor.opspec.op_dims import OpDim, OpPlan, OpTensor, gaps_of, layout_classes
 from torch_spyre._inductor.opspec.op_spec import OpSpec
 from torch_spyre._inductor.opspec.relayout import relayout_fields
 from torch_spyre._inductor.opspec.ring_move import ring_parts
@@ -50,8 +51,8 @@ def generate(
     """The JSON of one operation. `index` is the number of its file; `loop_counts` are those of the
     loops around it, outermost first (with symbols only)."""
     frame = frame_of(op, k_fast, loop_counts)
-    plan, slices = frame.plan, frame.slices
-    addresses = _address_texts(op, frame.places(op), index, symbols, has_pool)
+    plan, slices = frame.plan, _core_to_slices(frame)
+    texts = _address_texts(op, addresses(frame, op), index, symbols, has_pool)
     constants, mask_id = _constants(plan, len(slices))
     classes = layout_classes(plan)
     per_core = {f"{p.label}_": p.padded // p.slices for p in plan.dims}
@@ -75,7 +76,7 @@ def generate(
         },
         "scheduleTree_": [
             _node(plan, tensor, classes, address, symbols is not None)
-            for tensor, address in zip(plan.tensors, addresses)
+            for tensor, address in zip(plan.tensors, texts)
         ],
         "labeledDs_": [_labeled(plan, tensor, classes) for tensor in plan.tensors],
         "constantInfo_": constants or "{}",
@@ -95,6 +96,11 @@ def generate(
             "dscs_": [{plan.name: dsc}],
         }
     }
+
+
+@lru_cache(maxsize=4096)
+def _core_to_slices(frame: Frame) -> SharedDict:
+    return SharedDict(frame.slices)
 
 
 @lru_cache(maxsize=64)

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torch_spyre._inductor import state
 from torch_spyre._inductor.dynamic.dispatch import DynamicGraph, symbols_of
 from torch_spyre._inductor.dynamic.padded_dims import Dims, expr_of
 from torch_spyre._inductor.dynamic.specialize import FixedGraph, is_symbolic
 from torch_spyre._inductor.dynamic.specialize import numbers_of as _numbers
 from torch_spyre.constants import DEVICE_NAME
-from torch_spyre.upstream import compile_fx
 from torch_spyre.upstream.gc_pause import collections_paused
 
 
@@ -83,7 +83,7 @@ def _compiling(options: dict[str, Any]) -> Iterator[None]:
         compile_lock,
         inductor_config.patch(options),
         collections_paused(),
-        compile_fx.compiling_for_spyre(),
+        state.compiling(),
     ):
         yield
 

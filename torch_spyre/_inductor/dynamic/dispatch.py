@@ -28,6 +28,7 @@ from torch.fx import GraphModule, Node
 from torch_spyre._inductor import config
 from torch_spyre._inductor.capture import input_layouts
 from torch_spyre._inductor.capture.int64_guard import Classes, classes_of
+from torch_spyre._inductor.counters import counters
 from torch_spyre._inductor.dynamic import padding_rules
 from torch_spyre._inductor.dynamic.buckets import ladders
 from torch_spyre._inductor.dynamic.padded_dims import Dims, NotPaddable, expr_of
@@ -39,7 +40,6 @@ from torch_spyre._inductor.dynamic.specialize import (
     number,
     numbers_of,
 )
-from torch_spyre._inductor.host import async_compile
 from torch_spyre.logs import get_logger
 
 _log = get_logger("spyre.inductor")
@@ -217,7 +217,7 @@ class DynamicGraph(OutputCode):
             input_layouts.recording([real[i] for i in fixed.kept], integers=integers),
         ):
             run = self._compile_fixed(fixed)
-        async_compile.counters["padded_programs" if is_padded else "exact_programs"] += 1
+        counters["padded_programs" if is_padded else "exact_programs"] += 1
         return _Program(fixed, numbers, run, OrderedDict())
 
     # ---- what Inductor asks of compiled graphs ----

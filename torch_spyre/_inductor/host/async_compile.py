@@ -27,6 +27,7 @@ from torch_spyre._C import SpyreTensorLayout
 from torch_spyre._inductor import config
 from torch_spyre._inductor.capture import graph_cache
 from torch_spyre._inductor.capture.fingerprints import settings, source_hash
+from torch_spyre._inductor.counters import counters
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre.cache.keys import bundle_root, bundle_store
 from torch_spyre.constants import DEVICE_NAME
@@ -227,18 +228,6 @@ def write_checks_of_all() -> None:
             kernel.write_checks()
         else:
             _log.warning("%s is checked without names: %s is gone", kernel.name, kernel.directory)
-
-
-counters: dict[str, int] = {
-    "relaid_arguments": 0,
-    "hoisted_copies": 0,
-    "bundles_compiled": 0,
-    "bundles_reused": 0,
-    "padded_programs": 0,  # of graphs with open sizes: for more than one size ...
-    "exact_programs": 0,  # ... and for one
-    "operations_compiled": 0,
-    "sdsc_files_written": 0,  # fewer than operations: layers share the programs of their operations
-}
 
 
 def constant_tensor(value: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Inductor's scheduling for `spyre`: no loop fusion; consecutive nodes become one kernel.
 
-The scheduler hands over node by node. The first one makes the plan of the whole graph; a kernel is
+The scheduler hands over node by node; the graph is planned by then (`pipeline.py`). A kernel is
 written when its last node has come.
 """
 
@@ -18,21 +18,8 @@ from torch.utils._ordered_set import OrderedSet
 from torch_spyre._inductor import config
 from torch_spyre._inductor.host import async_compile
 from torch_spyre._inductor.inspect import cost_report, debug_dir
-from torch_spyre._inductor.planning.planner import GraphPlan, Kernel, make_plan
-
-
-def plan_of(scheduler: Any) -> GraphPlan:
-    """The plan of the graph that a scheduler has; made on first use.
-
-    It is kept on the scheduler: a plan refers to its nodes, and those to the scheduler, so a table
-    beside it would keep both alive for ever.
-    """
-    plan: GraphPlan | None = getattr(scheduler, "_spyre_plan", None)
-    if plan is None:
-        plan = scheduler._spyre_plan = make_plan(scheduler)
-        V.graph.removed_buffers |= OrderedSet(sorted(plan.internal))
-        debug_dir.record_plan(plan)
-    return plan
+from torch_spyre._inductor.pipeline import plan_of
+from torch_spyre._inductor.planning.plan import GraphPlan, Kernel
 
 
 class LoopsOnDemand(SchedulerNode):
@@ -104,7 +91,7 @@ class SpyreScheduling(BaseScheduling):
     def codegen_node(self, node: Any) -> None:
         """Called for each node in order."""
         assert self.scheduler is not None
-        plan = plan_of(self.scheduler)
+        plan = plan_of(V.graph)
         for snode in node.get_nodes():
             snode.mark_run()
         kernel = plan.kernel_of[node.get_name()]

@@ -9,19 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.stream_utils import DEFAULT_STREAM, get_stream_name
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor.capture import backward_layouts
 from torch_spyre._inductor.host import single_op
-from torch_spyre._inductor.host.scheduler import plan_of
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre._inductor.layouts.stick_layouts import default_layout
 from torch_spyre._inductor.operations.operation import Buffer
-from torch_spyre._inductor.pipeline import run_pre_scheduling
-from torch_spyre._inductor.planning.planner import Kernel, is_spyre
+from torch_spyre._inductor.pipeline import plan_of
+from torch_spyre._inductor.planning.plan import Kernel
+from torch_spyre.on_card import is_spyre
 
 
 class _SpyreLines:
@@ -32,7 +31,7 @@ class _SpyreLines:
         if not is_spyre(device):
             return super().make_buffer_allocation(buffer)  # type: ignore[misc]
         name = buffer.get_name()
-        planned = plan_of(V.graph.scheduler).buffers.get(name)
+        planned = plan_of(V.graph).buffers.get(name)
         shape = self.codegen_python_shape_tuple(tuple(buffer.get_size()))
         stride = self.codegen_python_shape_tuple(tuple(buffer.get_stride()))
         layout = None if planned is None else planned.layout
@@ -50,11 +49,6 @@ class _SpyreLines:
         size = self.codegen_python_shape_tuple(tuple(shape))
         strides = self.codegen_python_shape_tuple(tuple(stride))
         return f"{name} = {self.maker(size, strides, dtype, None, device.index or 0)}()"
-
-    def codegen_allocation(self: Any, buffer: ir.Buffer) -> None:
-        if is_spyre(buffer.get_device()):
-            plan_of(V.graph.scheduler)  # says which buffers are never allocated
-        super().codegen_allocation(buffer)  # type: ignore[misc]
 
     def constant(self: Any, prefix: str, text: str) -> str:
         """A name in the module for what an expression gives; the same one for the same text."""
@@ -147,14 +141,13 @@ class SpyreWrapperCodegen(_SpyreLines, PythonWrapperCodegen):
         parent_wrapper: Any,
         partition_signatures: Any = None,
     ) -> PythonWrapperCodegen:
-        run_pre_scheduling(V.graph)  # the last call before Inductor makes its scheduler
         if is_subgraph:
             assert subgraph_name is not None
             return SpyreSubgraphWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
         return SpyreWrapperCodegen()
 
     def generate(self, is_inference: bool) -> Any:
-        plan = plan_of(V.graph.scheduler)  # also of a graph in which the host does everything
+        plan = plan_of(V.graph)
         debug_dir.record_graph(plan, plan.names)
         single_op.note_plan(plan)
         self._name_streams()
@@ -165,7 +158,7 @@ class SpyreWrapperCodegen(_SpyreLines, PythonWrapperCodegen):
     def _write_places_of_outputs(self) -> None:
         """For the backward graph that will be compiled next."""
         texts = []
-        for place in backward_layouts.places_of_outputs(plan_of(V.graph.scheduler).placed):
+        for place in backward_layouts.places_of_outputs(plan_of(V.graph).placed):
             if place is None:
                 texts.append("None")
             else:

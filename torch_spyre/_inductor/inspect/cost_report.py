@@ -19,7 +19,7 @@ from torch_spyre._inductor.planning.memory_pool import device_bytes
 from torch_spyre.card_model.device_time import launch_us, price
 
 if TYPE_CHECKING:
-    from torch_spyre._inductor.planning.planner import Kernel
+    from torch_spyre._inductor.planning.plan import Kernel
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Beside Inductor's own files, in the debug directory of the graph:
 
     spyre/summary.txt               kernels and host steps in order
+    spyre/stages/<stage>.txt        the program after each stage of the pipeline
     spyre/<kernel>/operations.txt   operations, their source lines and index expressions
                    layouts.txt      buffers, their layouts and places
                    restickifies.txt copies that layouts made necessary, with reasons
@@ -28,14 +29,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch._inductor.virtualized import V
 
-from torch_spyre._inductor import errors
+from torch_spyre._inductor import config, errors
 from torch_spyre._inductor.inspect import report
 from torch_spyre._inductor.inspect.source_names import names_of, operations_of
 from torch_spyre.logs import get_logger
 
 if TYPE_CHECKING:
     from torch_spyre._inductor.operations.operation import Operation
-    from torch_spyre._inductor.planning.planner import GraphPlan, Kernel
+    from torch_spyre._inductor.planning.plan import GraphPlan, Kernel
 
 _log = get_logger("spyre.inductor")
 _log_lowering = get_logger("spyre.inductor.lowering")
@@ -106,7 +107,8 @@ def fresh_graphs() -> Iterator[dict[str, Any]]:
     import torch._functorch.config
     import torch._inductor.config
 
-    if not _records and not torch._inductor.config.trace.enabled:
+    wanted = _records or torch._inductor.config.trace.enabled or config.print_after
+    if not wanted:
         yield {}
         return
     functorch: Any = torch._functorch.config
@@ -201,6 +203,14 @@ def _debug_directory() -> Path | None:
     return Path(path) / "spyre" if path else None
 
 
+@_without_disk
+def write_stage(name: str, lines: Callable[[], list[str]]) -> None:
+    """The program after a stage of the pipeline."""
+    directory = _debug_directory()
+    if directory is not None:
+        _write(directory / "stages" / f"{name}.txt", lines())
+
+
 def _write(file: Path, lines: list[str]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n")
@@ -217,7 +227,6 @@ def _copy_bundle(bundle: Path, folder: Path) -> None:
 def _program(bundle: Path) -> list[str]:
     """As `python -m torch_spyre.backend --disassemble` shows it."""
     from torch_spyre import backend
-    from torch_spyre._inductor import config
     from torch_spyre.backend.emit.spyrecode import read_spyrecode
     from torch_spyre.backend.report import describe_bundle, describe_steps, disassemble
 

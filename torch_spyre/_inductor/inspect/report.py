@@ -17,7 +17,7 @@ from torch_spyre._inductor.operations.operation import Operation
 
 if TYPE_CHECKING:
     from torch_spyre._inductor.opspec.op_spec import OpSpec
-    from torch_spyre._inductor.planning.planner import GraphPlan, Kernel
+    from torch_spyre._inductor.planning.plan import GraphPlan, Kernel
 
 _SHAPE = 32
 _SOURCE = 88

@@ -19,7 +19,7 @@ from torch_spyre._inductor.opspec.loops import Turn, turns_of
 from torch_spyre.constants import BYTES_IN_STICK
 
 if TYPE_CHECKING:
-    from torch_spyre._inductor.planning.planner import Kernel
+    from torch_spyre._inductor.planning.plan import Kernel
 
 VERSION = 1
 

@@ -1,11 +1,9 @@
 """How an access moves over a tiled tensor, in integers.
 
 In: an index over iteration symbols (elements of the storage) and a layout. Out: for each device
-axis
-the symbols that move along it, or nothing when the access cannot be written as coordinates (a row
-of
-80 elements read as if it were sticks of 64, say). The layouts pass asks this for every candidate,
-so it works on plain numbers; the coordinates of an OpSpec are made later, by `views`.
+axis the symbols that move along it, or nothing when the access cannot be written as coordinates (a
+row of 80 elements read as if it were sticks of 64, say). Asked for every candidate of a layout, so
+it works on plain numbers; the coordinates of an OpSpec are made later (opspec/coordinates.py).
 
 Example: x[200*p0 + p1] in device_size [4, 500, 64], stride_map [64, 200, 1] moves p0 along axis 1
 and p1 along axis 0 and in the stick.
@@ -18,83 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import sympy
-from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_spyre._C import SpyreTensorLayout
-from torch_spyre._inductor.errors import UnsupportedAccess
-
-
-@dataclass(frozen=True)
-class Atom:
-    """coefficient * ((symbol // divisor) % modulus), `size` values from 0 on."""
-
-    symbol: sympy.Symbol
-    coefficient: int
-    size: int
-    divisor: int = 1
-    modulus: int = 0
-
-    @property
-    def plain(self) -> bool:
-        return self.divisor == 1 and self.modulus == 0
-
-
-@dataclass(frozen=True)
-class LinearIndex:
-    """An index as a sum of atoms and a constant."""
-
-    atoms: tuple[Atom, ...]
-    offset: int
-
-
-def linear_index(index: sympy.Expr, ranges: dict[sympy.Symbol, int]) -> LinearIndex:
-    """Parse an index. Raises UnsupportedAccess for what is no sum of such terms."""
-    return _linear_index(index, tuple(ranges.items()))
-
-
-@lru_cache(maxsize=8192)
-def _linear_index(index: sympy.Expr, ranges: tuple[tuple[sympy.Symbol, int], ...]) -> LinearIndex:
-    sizes = dict(ranges)
-    atoms: dict[tuple[sympy.Symbol, int, int], int] = {}
-    offset = 0
-    for term in sympy.Add.make_args(index):
-        coefficient, rest = term.as_coeff_Mul()
-        if not coefficient.is_Integer:
-            raise UnsupportedAccess(f"the index {index} has the factor {coefficient}")
-        if rest == 1:
-            offset += int(coefficient)
-            continue
-        key = _atom_key(rest, index)
-        atoms[key] = atoms.get(key, 0) + int(coefficient)
-    result = []
-    for (symbol, divisor, modulus), coefficient in atoms.items():
-        if symbol not in sizes:
-            raise UnsupportedAccess(f"the index {index} depends on {symbol}")
-        size = -(-sizes[symbol] // divisor)
-        if modulus:
-            if size <= modulus:
-                modulus = 0
-            size = min(size, modulus or size)
-        if size > 1 and coefficient:
-            result.append(Atom(symbol, coefficient, size, divisor, modulus))
-    return LinearIndex(tuple(result), offset)
-
-
-def _atom_key(expr: sympy.Expr, index: sympy.Expr) -> tuple[sympy.Symbol, int, int]:
-    if isinstance(expr, sympy.Symbol):
-        return expr, 1, 0
-    if isinstance(expr, FloorDiv) and _is_plain(expr.args[0], expr.args[1]):
-        return expr.args[0], int(expr.args[1]), 0
-    if isinstance(expr, ModularIndexing) and _is_plain(*expr.args):
-        return expr.args[0], int(expr.args[1]), int(expr.args[2])
-    raise UnsupportedAccess(
-        f"the index {index} has the term {expr}, which coordinates cannot express",
-        hint="call .contiguous() on the tensor before it is reshaped",
-    )
-
-
-def _is_plain(symbol: sympy.Expr, *numbers: sympy.Expr) -> bool:
-    return isinstance(symbol, sympy.Symbol) and all(n.is_Integer for n in numbers)
+from torch_spyre._inductor.operations.index import Atom, linear_index
 
 
 @dataclass(frozen=True)
@@ -145,7 +69,7 @@ def walk(
 def _walk(
     index: sympy.Expr, ranges: tuple[tuple[sympy.Symbol, int], ...], layout: SpyreTensorLayout
 ) -> Walk | None:
-    linear = _linear_index(index, ranges)
+    linear = linear_index(index, dict(ranges))
     axes = axes_of(layout)
     levels = len(axes.strides)
     if levels == 0:

@@ -15,10 +15,16 @@ import sympy
 import torch
 
 from torch_spyre._C import ElementArrangement, SpyreTensorLayout
-from torch_spyre._inductor.errors import located
 from torch_spyre._inductor.layouts.access_walk import Walk, walk
 from torch_spyre._inductor.layouts.stick_layouts import STANDARD, WIDENED
-from torch_spyre._inductor.operations.operation import Access, Buffer, Operation
+from torch_spyre._inductor.operations.located import located
+from torch_spyre._inductor.operations.operation import (
+    Access,
+    Buffer,
+    Operation,
+    row_sticks,
+    table_of,
+)
 
 MOMENTS_READERS = ("layernormscale", "layernormnorm")
 """OpFuncs that look into an EXX2 stick; to others it is a tensor of means."""
@@ -71,11 +77,6 @@ def _takes_pairs(index: sympy.Expr, found: Walk, layout: SpyreTensorLayout) -> b
     return expression.subs(dict.fromkeys(expression.free_symbols, 0)) == 0 and all(
         f.is_Integer and (f % step != 0 or f % (2 * step) == 0) for f in factors
     )
-
-
-def table_of(op: Operation) -> Access:
-    """What a gather reads rows of, or a scatter writes rows of."""
-    return op.output if op.kind == "scatter" else op.inputs[0]
 
 
 def _table_walk(op: Operation, layouts: Assignment) -> Walk | None:
@@ -237,14 +238,6 @@ def _moments_of(op: Operation, layouts: Assignment) -> set[sympy.Symbol]:
         if _layout_in(access, layouts).element_arrangement == ElementArrangement.EXX2:
             rows |= access.index.free_symbols
     return rows
-
-
-def row_sticks(op: Operation) -> list[sympy.Symbol]:
-    """Symbols that can be the stick of a gather or a scatter: all lanes have the same row."""
-    rows: set[sympy.Symbol] = set()
-    for access in op.gather.values():
-        rows |= access.index.free_symbols
-    return [v for v in op.kept if v in table_of(op).index.free_symbols and v not in rows]
 
 
 def _gather_needs(op: Operation, layouts: Assignment, out: Walk | None, kept: int) -> list[Need]:

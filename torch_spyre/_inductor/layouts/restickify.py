@@ -15,11 +15,12 @@ from itertools import pairwise
 import sympy
 
 from torch_spyre._C import ElementArrangement
-from torch_spyre._inductor.errors import NoLayout, describe_layout, located
+from torch_spyre._inductor.errors import NoLayout, describe_layout
 from torch_spyre._inductor.layouts import to_op_spec
-from torch_spyre._inductor.layouts.access_walk import Atom, linear_index
 from torch_spyre._inductor.layouts.requirements import Need, needs, points, walk_of
 from torch_spyre._inductor.layouts.stick_layouts import SPARSE, STANDARD, layout_of
+from torch_spyre._inductor.operations.index import Atom, linear_index
+from torch_spyre._inductor.operations.located import located
 from torch_spyre._inductor.operations.operation import (
     Access,
     Buffer,
@@ -27,8 +28,8 @@ from torch_spyre._inductor.operations.operation import (
     Operation,
     contiguous_strides,
 )
+from torch_spyre._inductor.opspec.coordinates import Misaligned
 from torch_spyre._inductor.opspec.op_spec import OpSpec
-from torch_spyre._inductor.opspec.views import Misaligned
 
 
 @dataclass(frozen=True)

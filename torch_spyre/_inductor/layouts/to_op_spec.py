@@ -13,10 +13,11 @@ from typing import Any
 import sympy
 
 from torch_spyre._C import ElementArrangement
-from torch_spyre._inductor.layouts.access_walk import linear_index
+from torch_spyre._inductor.operations.index import linear_index
 from torch_spyre._inductor.operations.operation import Access, Buffer, Operation
+from torch_spyre._inductor.opspec.alignment import align
+from torch_spyre._inductor.opspec.coordinates import compute_coordinates
 from torch_spyre._inductor.opspec.op_spec import IndirectAccess, OpSpec, TensorArg
-from torch_spyre._inductor.opspec.views import align, compute_coordinates
 
 
 def buffers_of(op: Operation) -> list[Buffer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +13,18 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
+from torch_spyre._inductor import state
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported, UnsupportedType
-from torch_spyre._inductor.layouts.access_walk import linear_index
-from torch_spyre._inductor.layouts.requirements import row_sticks, table_of
 from torch_spyre._inductor.lowering import int_ranges
+from torch_spyre._inductor.operations.index import linear_index
 from torch_spyre._inductor.operations.operation import (
     Access,
     Buffer,
     Operation,
     Origin,
     contiguous_strides,
+    row_sticks,
+    table_of,
 )
 from torch_spyre._inductor.operations.opfunc_map import NATIVE_TYPES
 from torch_spyre._inductor.operations.origins import is_view, origin_of
@@ -217,13 +218,13 @@ class HostStep:
     """How many kernels of the graph come before it."""
 
 
-# By the name of the operation of LoopLevelIR, which is unique in a graph.
-_reasons: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+class FallbackReasons(dict[str, str]):
+    """By the name of the operation of LoopLevelIR, which is unique in a graph."""
 
 
 def note_fallback(graph: Any, first: int, reason: str) -> None:
     """Remember why the operations of a graph from `first` on are steps of the host."""
-    known = _reasons.setdefault(graph, {})
+    known = state.of(graph, FallbackReasons)
     for operation in graph.operations[first:]:
         known[operation.get_operation_name()] = reason
 
@@ -235,7 +236,9 @@ def host_step(graph: Any, node: Any, kernels_before: int) -> HostStep | None:
         return None
     if not _touches_spyre(node) or is_view(op):
         return None
-    reason = _reasons.get(graph, {}).get(node.get_operation_name(), "") or _usual_reason(op)
+    reason = state.of(graph, FallbackReasons).get(node.get_operation_name(), "") or _usual_reason(
+        op
+    )
     shapes = tuple(s for s in map(_shape_of, node.inputs) if s)
     return HostStep(str(op), reason, origin_of(node).source, shapes, kernels_before)
 

@@ -15,7 +15,6 @@ int32 wraps around as on the CPU. Ranges of floats matter where they become inte
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from torch._inductor import ir
 from torch._inductor.graph import SubgraphLowering
 from torch._inductor.virtualized import V
 
+from torch_spyre._inductor import state
 from torch_spyre._inductor.capture import input_layouts
 from torch_spyre._inductor.errors import TooLarge
 from torch_spyre._inductor.operations.opfunc_map import Constant, DotOp, Load, PointwiseOp, Value
@@ -62,20 +62,21 @@ HALF = Range(-65504, 65504)
 _CLASSES = {1: TRUTH, 24: Range(1 - (1 << 24), (1 << 24) - 1), 32: WORD, 64: ANYTHING}
 CARRIED = 64
 
-_ranges: weakref.WeakKeyDictionary[Any, dict[str, Range]] = weakref.WeakKeyDictionary()
-"""By the graph and the name of the buffer."""
+
+class IntRanges(dict[str, Range]):
+    """What is known of the integers of a graph, by the name of the buffer."""
 
 
 def note(name: str, found: Range) -> None:
     """Remember the range of a buffer of the graph that is being compiled."""
-    _ranges.setdefault(V.graph, {})[name] = found
+    state.of(V.graph, IntRanges)[name] = found
 
 
 def range_of(name: str, dtype: torch.dtype) -> Range:
     """What is known about a buffer."""
     if dtype is torch.bool:
         return TRUTH
-    known = _ranges.get(V.graph, {}).get(name)
+    known = state.of(V.graph, IntRanges).get(name)
     if known is not None:
         return known
     found = _constant_range(name)

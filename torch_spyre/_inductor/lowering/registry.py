@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch._inductor import lowering as inductor
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V, ops
 
+from torch_spyre._inductor import state
 from torch_spyre._inductor.capture.fingerprints import is_foreign
 from torch_spyre._inductor.errors import Unsupported
 from torch_spyre._inductor.operations.origins import is_view
@@ -30,8 +32,13 @@ from torch_spyre.constants import DEVICE_NAME
 aten = torch.ops.aten
 spyre = torch.ops.spyre
 
-refused: list[Unsupported] = []
-"""What lowerings refused since the list was cleared."""
+
+@dataclass
+class Refusals:
+    """What lowerings of a graph refused since the list was cleared."""
+
+    problems: list[Unsupported] = field(default_factory=list)
+
 
 _LOWERINGS: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
 
@@ -93,7 +100,8 @@ def _gate(op: torch._ops.OpOverload) -> None:
             try:
                 result = _LOWERINGS[op](*args, **kwargs)
             except Unsupported as problem:
-                refused.append(problem)  # Inductor wraps exceptions and drops the cause
+                # Inductor wraps exceptions and drops the cause.
+                state.of(V.graph, Refusals).problems.append(problem)
                 raise
             if result is not None:
                 return result

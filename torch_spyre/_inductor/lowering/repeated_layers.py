@@ -20,7 +20,6 @@ of the graph that no other layer reads and that looks, and lies, like its counte
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from torch._inductor.graph import GraphLowering
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
-from torch_spyre._inductor import config, pipeline
+from torch_spyre._inductor import config, passes, state
 from torch_spyre._inductor.capture import input_layouts
 from torch_spyre._inductor.fx.passes.cleanup import changed_by
 from torch_spyre._inductor.operations import origins
@@ -102,7 +101,7 @@ class Repeats:
         if 1 < layer < self.count - 1:
             if self._second_is_native(graph):
                 return self._values[offset]
-            _known[graph] = None
+            leave_nothing_out(graph)
             return lower(node)
         first = len(graph.buffers)
         result = lower(node)
@@ -126,24 +125,31 @@ class Repeats:
         return True
 
 
-# By graph that is being lowered; None where no layer is left out.
-_known: weakref.WeakKeyDictionary[GraphLowering, Repeats | None] = weakref.WeakKeyDictionary()
+@dataclass
+class Layers:
+    """What is known about the layers of a graph."""
+
+    repeats: Repeats | None = None
+    """None where no layer is left out."""
+    is_known: bool = False
 
 
 def of(graph: GraphLowering) -> Repeats | None:
     """The layers of a graph, if some of them are left out."""
-    return _known.get(graph)
+    return state.of(graph, Layers).repeats
 
 
 def begin(graph: GraphLowering) -> None:
     """Look for equal layers, before a graph is lowered."""
-    if graph not in _known and _may_leave_out(graph):
-        _known[graph] = find(list(graph.module.graph.nodes))
+    layers = state.of(graph, Layers)
+    if not layers.is_known and _may_leave_out(graph):
+        layers.repeats, layers.is_known = find(list(graph.module.graph.nodes)), True
 
 
 def leave_nothing_out(graph: GraphLowering) -> None:
     """A graph is lowered as a whole."""
-    _known[graph] = None
+    layers = state.of(graph, Layers)
+    layers.repeats, layers.is_known = None, True
 
 
 def _may_leave_out(graph: GraphLowering) -> bool:
@@ -153,7 +159,7 @@ def _may_leave_out(graph: GraphLowering) -> bool:
         and config.enable_fusion
         and not graph.aot_mode
         and not graph.cpp_wrapper
-        and not pipeline.look_at_lowered_nodes()
+        and not passes.look_at_lowered_nodes()
     )
 
 

@@ -10,17 +10,19 @@ node or to something that it reads in between:
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch._inductor import ir
 from torch._inductor.virtualized import V
 
+from torch_spyre._inductor import state
+
 _Known = tuple[Any, tuple[Any, ...], Any]
 
-# By kind and name of a node; names are unique in a graph.
-_known: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], _Known]] = weakref.WeakKeyDictionary()
+
+class BodyMemo(dict[tuple[str, str], _Known]):
+    """Results by kind and name of a node; names are unique in a graph."""
 
 
 def run_once(
@@ -33,7 +35,7 @@ def run_once(
     of what a result reads."""
     if node.name is None:  # not part of the graph
         return run(node)
-    known = _known.setdefault(V.graph, {})
+    known = state.of(V.graph, BodyMemo)
     found = known.get((kind, node.get_name()))
     if found is not None and found[0] is node.data:
         layouts = found[1]

@@ -149,3 +149,16 @@ def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
     for d in range(len(size) - 2, -1, -1):
         strides[d] = strides[d + 1] * size[d + 1]
     return tuple(strides)
+
+
+def table_of(op: Operation) -> Access:
+    """What a gather reads rows of, or a scatter writes rows of."""
+    return op.output if op.kind == "scatter" else op.inputs[0]
+
+
+def row_sticks(op: Operation) -> list[sympy.Symbol]:
+    """Symbols that can be the stick of a gather or a scatter: all lanes have the same row."""
+    rows: set[sympy.Symbol] = set()
+    for access in op.gather.values():
+        rows |= access.index.free_symbols
+    return [v for v in op.kept if v in table_of(op).index.free_symbols and v not in rows]

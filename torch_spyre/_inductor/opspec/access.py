@@ -15,21 +15,15 @@ from typing import NamedTuple
 import sympy
 
 from torch_spyre import opfuncs
+from torch_spyre._inductor.errors import BrokenRule
 from torch_spyre._inductor.opspec.alignment import RESTICKIFY
 from torch_spyre._inductor.opspec.coordinates import Misaligned, Ranges, parse
 from torch_spyre._inductor.opspec.op_spec import OpSpec, TensorArg
 from torch_spyre.constants import BYTES_IN_STICK
 
 
-class InvalidOpSpec(ValueError):
+class InvalidOpSpec(BrokenRule):
     """An OpSpec that breaks a rule."""
-
-    def __init__(self, rule: str, place: str, found: object, allowed: object) -> None:
-        super().__init__(f"{place}: {rule}: found {found}, allowed {allowed}")
-        self.rule = rule
-        self.place = place
-        self.found = found
-        self.allowed = allowed
 
 
 class Axis(NamedTuple):

@@ -183,7 +183,7 @@ def measure(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> P
     """Compile and call the function, and find out what took the time."""
     import torch._inductor.compile_fx  # what a first compilation imports is not ours to improve
 
-    from torch_spyre._inductor.host.async_compile import counters
+    from torch_spyre._inductor.counters import counters
 
     torch.compile(lambda x: x + 1)(torch.zeros(64, dtype=torch.float16).to(DEVICE_NAME))
     before, torch_before = dict(counters), _torch_phases()

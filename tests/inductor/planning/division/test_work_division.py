@@ -9,9 +9,9 @@ import sympy
 from sympy import Integer, Mod, Symbol, floor
 
 from torch_spyre._C import DataFormats
+from torch_spyre._inductor.opspec.alignment import align
 from torch_spyre._inductor.opspec.op_spec import IndirectAccess, OpSpec, TensorArg
 from torch_spyre._inductor.opspec.validate import validate_op_spec
-from torch_spyre._inductor.opspec.views import align
 from torch_spyre._inductor.planning.division.documented_matmul import best_split, matmul_cost
 from torch_spyre._inductor.planning.division.work_division import divide, divisions
 

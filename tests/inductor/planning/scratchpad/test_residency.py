@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 import torch_spyre
 from torch_spyre._inductor import config
+from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre._inductor.opspec.op_spec import OpSpec
 
 M, N = 512, 1024
@@ -30,23 +31,11 @@ def _compiled(function, *inputs, **settings):
 
 def _specs(function, *inputs, **settings) -> list[OpSpec]:
     """The operations of the only kernel."""
-    plans = []
-    from torch_spyre._inductor.planning import planner
-
-    original = planner.make_plan
-
-    def watched(scheduler):
-        made = original(scheduler)
-        plans.append(made)
-        return made
-
     torch._dynamo.reset()
     settings.setdefault("lx_planning", True)
-    with pytest.MonkeyPatch.context() as patch, config.patch(**settings):
-        patch.setattr("torch_spyre._inductor.host.scheduler.make_plan", watched)
-        with torch._inductor.utils.fresh_inductor_cache():
-            torch.compile(function)(*(x.to("spyre") for x in inputs))
-    (kernel,) = plans[-1].kernels
+    with config.patch(**settings), debug_dir.listen() as record:
+        torch.compile(function)(*(x.to("spyre") for x in inputs))
+    (kernel,) = record.plans[-1].kernels
     return kernel.specs
 
 

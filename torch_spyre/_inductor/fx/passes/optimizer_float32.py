@@ -16,8 +16,6 @@ import operator
 from typing import Any
 
 import torch
-from torch._inductor.scheduler import BaseSchedulerNode
-from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
@@ -36,7 +34,7 @@ _FOREACH = {
         "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "rsqrt", "sign", "sqrt", "sub",
     )
 }  # fmt: skip
-_MARK = "spyre_optimizer_step"
+MARK = "spyre_optimizer_step"
 _LEAST = 2.0**-30
 """Of the ordinary numbers of DLFloat16; float16 of the host has nothing below 2**-24."""
 _OTHERS = (aten.full.default, aten.clone.default, aten.copy_.default, prims.fma.default)
@@ -48,7 +46,7 @@ def compute_in_float32(graph: Graph) -> None:
         return
     _log.info("the step of an optimizer is computed in float32")
     assert graph.owning_module is not None
-    graph.owning_module.meta[_MARK] = True
+    graph.owning_module.meta[MARK] = True
     short = {n: n.meta["val"].dtype for n in graph.nodes if _is_short(n)}
     wide: dict[Node, Node] = {}
     for node in list(graph.nodes):
@@ -64,43 +62,6 @@ def compute_in_float32(graph: Graph) -> None:
                 node.args = (node.args[0], source, *node.args[2:])
         else:
             _widen(graph, node, wide)
-
-
-def one_by_one(nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
-    """Update one weight after the other, not one operation after the other for all weights.
-
-    What a weight needs is then together, and becomes one step of the card's program."""
-    if _MARK not in V.graph.module.meta:
-        return nodes
-    on_card = {n.get_name() for n in nodes if _is_on_card(n)}
-    before = [n for n in nodes if not _is_on_card(n) and on_card.isdisjoint(n.ancestors)]
-    after = [n for n in nodes if not _is_on_card(n) and not on_card.isdisjoint(n.ancestors)]
-    done = {n.get_name() for n in before}
-    waiting = [n for n in nodes if _is_on_card(n)]
-    late = {n.get_name() for n in after}
-    if any(not late.isdisjoint(n.ancestors) for n in waiting):
-        return nodes
-    needed = {name for n in waiting for name in n.ancestors}
-    ordered = before
-    while waiting:
-        last = next(n for n in waiting if n.get_name() not in needed)
-        names = {*last.ancestors, last.get_name()}
-        done |= names
-        # Other results of what was computed for it.
-        chosen = [
-            n
-            for n in waiting
-            if n.get_name() in names or (n.get_name() not in needed and n.ancestors <= done)
-        ]
-        done |= {n.get_name() for n in chosen}
-        ordered += chosen
-        waiting = [n for n in waiting if n.get_name() not in done]
-    return ordered + after
-
-
-def _is_on_card(node: BaseSchedulerNode) -> bool:
-    device = node.get_device()
-    return device is not None and device.type == DEVICE_NAME
 
 
 def _is_step(graph: Graph) -> bool:

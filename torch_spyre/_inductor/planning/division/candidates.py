@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from torch_spyre._inductor.codegen.frames import Views
 from torch_spyre._inductor.opspec.access import read_accesses
+from torch_spyre._inductor.opspec.core_views import Views
 from torch_spyre._inductor.opspec.op_spec import OpSpec
 from torch_spyre._inductor.planning.cost import Content, Pricer, slices_of
 from torch_spyre._inductor.planning.division.search import Search

@@ -21,10 +21,9 @@ import sympy
 
 from torch_spyre._inductor.layouts.stick_layouts import WIDENED
 from torch_spyre._inductor.opspec.access import Access, kind_of, read_accesses
-from torch_spyre._inductor.opspec.coordinates import Misaligned, parse
+from torch_spyre._inductor.opspec.coordinates import Misaligned, compute_coordinates, parse
 from torch_spyre._inductor.opspec.op_spec import OpSpec
 from torch_spyre._inductor.opspec.relayout import relayout_info
-from torch_spyre._inductor.opspec.views import compute_coordinates
 from torch_spyre._inductor.planning.division.documented_matmul import best_split
 from torch_spyre._inductor.planning.division.documented_matmul import divisors as _divisors
 

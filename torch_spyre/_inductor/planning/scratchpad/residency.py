@@ -21,10 +21,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch_spyre._inductor import config
-from torch_spyre._inductor.codegen.frames import frame_of
 from torch_spyre._inductor.layouts.to_op_spec import buffers_of
 from torch_spyre._inductor.operations.operation import Access, Buffer, Operation, Origin
 from torch_spyre._inductor.opspec.access import InvalidOpSpec, kind_of
+from torch_spyre._inductor.opspec.frames import frame_of
 from torch_spyre._inductor.opspec.op_spec import OpSpec
 from torch_spyre._inductor.opspec.ring_move import RING_MOVE, ring_spec
 from torch_spyre._inductor.planning.scratchpad import plan_layout

@@ -23,6 +23,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from torch_spyre.backend.compile import program_bytes, steps_of
 from torch_spyre.backend.errors import BundleError
 from torch_spyre.backend.read.bundle import Bundle, Operation, read_bundle
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
@@ -44,8 +45,6 @@ def write_checks(
 ) -> None:
     """Write the files beside the program, unless they are there as they were written. `fuse`,
     `pool` and `private_lx` are those that the program was compiled with."""
-    from torch_spyre.backend import program_bytes, steps_of
-
     directory, code = Path(directory), Path(code)
     if _are_whole(code):
         return

@@ -1,0 +1,143 @@
+"""The folders of the package in the order of the data's way: an import points down, never up.
+
+The list is read from top to bottom: a module may import what stands in its own line or above it.
+The most exact entry counts, so that a module can stand elsewhere than its folder. Two lines are
+out of the order in which a graph passes the stages, each for a reason that is given there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FRONT = "torch_spyre._inductor"
+
+ORDER = [
+    # What everyone reads.
+    "torch_spyre._C",
+    "torch_spyre.constants",
+    "torch_spyre.hardware",
+    "torch_spyre.opfuncs",
+    "torch_spyre.logs",
+    "torch_spyre.on_card",
+    "torch_spyre.upstream.import_hooks",
+    "torch_spyre.cache.store",
+    "torch_spyre.cache",
+    "torch_spyre.card_model",
+    # The back-end: a bundle in, SpyreCode out.
+    "torch_spyre.backend.errors",
+    "torch_spyre.backend.formats",
+    "torch_spyre.backend.steps",
+    "torch_spyre.backend.register_allocation",  # fuse asks how many, emit allocates
+    "torch_spyre.backend.read",
+    "torch_spyre.backend.lower",
+    "torch_spyre.backend.fuse",
+    "torch_spyre.backend.emit",
+    "torch_spyre.backend.compile",
+    "torch_spyre.backend",
+    # The device, and eager operations.
+    "torch_spyre.device",
+    "torch_spyre.ops",
+    # Changes to PyTorch that know nothing of the compiler.
+    "torch_spyre.upstream.gc_pause",
+    "torch_spyre.upstream.frame_chunks",
+    # The front-end: what all of its stages read ...
+    f"{FRONT}.config",
+    f"{FRONT}.errors",
+    f"{FRONT}.counters",
+    f"{FRONT}.state",
+    f"{FRONT}.passes",
+    f"{FRONT}.propagate_named_dims",
+    f"{FRONT}.hints",
+    # ... its two languages ...
+    f"{FRONT}.opspec",
+    f"{FRONT}.operations.operation",
+    # ... and its stages. `operations` comes before `lowering`, which asks it of each node whether
+    # the card can do it.
+    f"{FRONT}.capture",
+    f"{FRONT}.dynamic",
+    f"{FRONT}.fx",
+    f"{FRONT}.operations",
+    f"{FRONT}.lowering",
+    f"{FRONT}.layouts",
+    f"{FRONT}.planning.cost",
+    f"{FRONT}.planning.scratchpad",
+    f"{FRONT}.planning.division",
+    f"{FRONT}.planning.joint",
+    f"{FRONT}.planning.tiling.loops",
+    f"{FRONT}.planning.memory_pool",
+    f"{FRONT}.planning.tiling",
+    f"{FRONT}.planning",
+    f"{FRONT}.codegen",
+    f"{FRONT}.inspect",
+    f"{FRONT}.pipeline",
+    f"{FRONT}.host",
+    # Changes to PyTorch, and the driver.
+    "torch_spyre.upstream",
+    f"{FRONT}",
+    "torch_spyre.show",
+    "torch_spyre.tools",
+    "torch_spyre",
+]
+
+
+DOORS = {
+    # Something of PyTorch calls us, and what it needs is loaded then.
+    ("torch_spyre.upstream.compile_fx", FRONT): "torch.compile met a graph with spyre tensors",
+    ("torch_spyre.ops.eager", f"{FRONT}.host.single_op"): "an eager operation without a program",
+    ("torch_spyre.device.devices", "torch_spyre.ops.eager"): "the card starts: eager ops are next",
+    # The steps that make spyre a device, in order.
+    ("torch_spyre.device.registration", "torch_spyre.upstream.compile_fx"): "import torch",
+    ("torch_spyre.device.registration", "torch_spyre.upstream.tensor_api"): "import torch",
+    # The folder of the package, to tell its frames from the user's.
+    (f"{FRONT}.operations.origins", "torch_spyre"): "its __file__",
+}
+"""Imports that point up, and why."""
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted((ROOT / "torch_spyre").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
+    """Modules of the package that a file imports, wherever it does, with the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name) for a in node.names if a.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if name in known or name == "torch_spyre._C":
+                    yield node.lineno, name
+                elif node.module in known:
+                    yield node.lineno, node.module
+
+
+def rank(module: str) -> int:
+    fits = [(len(entry), i) for i, entry in enumerate(ORDER)
+            if module == entry or module.startswith(f"{entry}.")]  # fmt: skip
+    return max(fits)[1]
+
+
+def test_no_module_imports_from_a_stage_after_its_own():
+    known = modules()
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} ({ORDER[rank(module)]}) imports {name} "
+        f"({ORDER[rank(name)]})"
+        for module, path in known.items()
+        for line, name in imports(path, known)
+        if rank(name) > rank(module) and (module, name) not in DOORS
+    ]
+    assert not wrong, "imports that point up:\n" + "\n".join(wrong)
+
+
+def test_every_door_is_used():
+    known = modules()
+    used = {(module, name) for module, path in known.items() for _, name in imports(path, known)}
+    assert set(DOORS) <= used
