@@ -24,9 +24,9 @@ export FOLDER QUESTION
 
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
-CPP     := $(wildcard torch_spyre/csrc/*.cpp torch_spyre/csrc/card/*.cpp)
-HEADERS := $(wildcard torch_spyre/csrc/*.h torch_spyre/csrc/card/*.h torch_spyre/csrc/card/*.inl)
-C_FILES  = $(CPP) $(HEADERS) $(wildcard tests/card/*.cpp tests/card/*.h)
+CPP     := $(shell find torch_spyre/csrc -name '*.cpp')
+HEADERS := $(shell find torch_spyre/csrc -name '*.h' -o -name '*.inl')
+C_FILES  = $(CPP) $(HEADERS) $(shell find tests/card -name '*.cpp' -o -name '*.h')
 
 .PHONY: help setup run tour test test-all test-sanitized fuzz opinfo bench models profile lint format docs clean
 .DEFAULT_GOAL := help

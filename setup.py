@@ -1,4 +1,4 @@
-"""Builds ``torch_spyre._C``: every C++ file of ``torch_spyre/csrc`` and ``torch_spyre/csrc/card``.
+"""Builds ``torch_spyre._C``: every C++ file below ``torch_spyre/csrc``.
 
 Metadata lives in pyproject.toml. Objects are kept in ``build/objects`` whoever starts the build
 (``pip install -e .``, ``setup.py build_ext --inplace``, ``make setup``), so that ninja compiles
@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parent
 CSRC = Path("torch_spyre/csrc")
 
 
-def sources(pattern: str) -> list[str]:
-    """Files of the two source folders, relative to the project, in a stable order."""
-    folders = (CSRC, CSRC / "card")
-    return sorted(str(f.relative_to(ROOT)) for d in folders for f in (ROOT / d).glob(pattern))
+def sources(*suffixes: str) -> list[str]:
+    """Source files at any depth, relative to the project, in a stable order."""
+    files = (ROOT / CSRC).rglob("*")
+    return sorted(str(f.relative_to(ROOT)) for f in files if f.suffix in suffixes)
 
 
 class PersistentBuild(BuildExtension):
@@ -39,10 +39,11 @@ setup(
     ext_modules=[
         CppExtension(
             "torch_spyre._C",
-            sources("*.cpp"),
-            depends=sources("*.h"),
+            sources(".cpp"),
+            depends=sources(".h", ".inl"),
             include_dirs=[
                 str(ROOT / CSRC),
+                str(ROOT / CSRC / "card"),
                 str(Path(torch.__file__).parent / "include" / "kineto"),
             ],
             extra_compile_args=[

@@ -25,7 +25,7 @@ UINT32 = "SENUINT32"
 FLOATS = (FP16, FP32)
 ANY = (FP16, FP32, INT32)
 
-# Opcodes of the tile machine; csrc/card/tile.h has the same numbers (a test compares them).
+# Opcodes of the tile machine; csrc/card/tile/tile.h has the same numbers (a test compares them).
 TILE_OPCODES: dict[str, int] = {
     "load": 0, "store": 1, "round": 2, "spread": 3,
     "abs": 10, "neg": 11, "exp": 12, "log": 13, "sqrt": 14, "rsqrt": 15, "reciprocal": 16,

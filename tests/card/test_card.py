@@ -1,7 +1,7 @@
 """Builds the card's C++ tests and runs each program as one test.
 
-The sources are tests/card/*_test.cpp; tests/card/Makefile says how they are built. Run a single
-C++ test by hand with `build/card/<program> <part of its name>`.
+The sources are tests/card/<folder>/*_test.cpp; tests/card/Makefile says how they are built. Run a
+single C++ test by hand with `build/card/<program> <part of its name>`.
 """
 
 import fcntl
@@ -13,7 +13,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUILD = ROOT / "build" / "card"
-PROGRAMS = sorted(source.stem for source in HERE.glob("*_test.cpp"))
+PROGRAMS = sorted(
+    str(source.relative_to(HERE).with_suffix("")) for source in HERE.rglob("*_test.cpp")
+)
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@
 #include <mutex>
 #include <vector>
 
-#include "card/sanitizer.h"
-#include "eager.h"
-#include "job_plan.h"
-#include "late_fallbacks.h"
+#include "card/sanitizer/sanitizer.h"
+#include "eager/eager.h"
+#include "eager/late_fallbacks.h"
+#include "launch/job_plan.h"
 
 namespace spyre {
 namespace {

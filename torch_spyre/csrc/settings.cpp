@@ -10,7 +10,7 @@
 #include <set>
 #include <sstream>
 
-#include "card/matmul_pairs.h"
+#include "card/matmul/winograd_pairs.h"
 #include "runtime.h"
 
 namespace spyre {

@@ -46,7 +46,7 @@ class InputLayouts:
     wanted: list[Placement | None] = field(default_factory=list)
     """For the results of the backward graph: of the tensors that they are gradients of."""
     classes: dict[int, int] = field(default_factory=dict)
-    """Of the storages of int64 tensors: how large their numbers are (csrc/integers.h)."""
+    """Of the storages of int64 tensors: how large their numbers are (csrc/hooks/integers.h)."""
     key: tuple[str, ...] = ()
     fakes: list[torch.Tensor] = field(default_factory=list)
     """Kept alive: tracing then uses the same fakes, and no storage takes another's address."""

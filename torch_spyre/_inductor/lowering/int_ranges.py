@@ -1,7 +1,7 @@
 """How large integers can get: which int64 operations the card may do in its 32 bits.
 
 A range is kept for each buffer of a graph. It begins with the inputs, whose class is known when a
-graph is compiled (csrc/integers.h), and with constants; each node gets the range of what it
+graph is compiled (csrc/hooks/integers.h), and with constants; each node gets the range of what it
 computes. An int64 operation whose result may leave 32 bits raises TooLarge and becomes a step of
 the host, which computes in 64. So do all that read a result of the host that may be larger.
 
@@ -58,7 +58,7 @@ TRUTH = Range(0, 1)
 # What is finite in PyTorch's float16. The card's numbers go further; as integers those have no
 # value in PyTorch, where they are infinite.
 HALF = Range(-65504, 65504)
-# The classes of csrc/integers.h.
+# The classes of csrc/hooks/integers.h.
 _CLASSES = {1: TRUTH, 24: Range(1 - (1 << 24), (1 << 24) - 1), 32: WORD, 64: ANYTHING}
 CARRIED = 64
 

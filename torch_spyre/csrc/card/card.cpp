@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "sanitizer.h"
+#include "sanitizer/sanitizer.h"
 
 namespace spyre::card {
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "counters.h"
-#include "dma.h"
-#include "memory.h"
-#include "pool.h"
-#include "queue.h"
+#include "memory/dma.h"
+#include "memory/memory.h"
+#include "program/counters.h"
+#include "queue/queue.h"
+#include "threads/thread_pool.h"
 
 namespace spyre::card {
 

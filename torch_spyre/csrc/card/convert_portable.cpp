@@ -1,2 +1,0 @@
-// convert.inl for every processor; tests compare it with the other forms bit for bit.
-#include "convert.inl"

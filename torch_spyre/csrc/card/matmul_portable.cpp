@@ -1,2 +1,0 @@
-// matmul_kernels.inl for every processor; tests compare it with the other forms bit for bit.
-#include "matmul_kernels.inl"

@@ -1,0 +1,2 @@
+// numerics/convert.inl for every processor; tests compare it with the other forms bit for bit.
+#include "numerics/convert.inl"
