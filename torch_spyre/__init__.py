@@ -6,6 +6,7 @@ the device gets its name and `torch.spyre` appears. No card is started before th
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -25,6 +26,8 @@ def _autoload() -> None:
     if _loaded:
         return
     _loaded = True
+    if importlib.util.find_spec("torch_spyre._C") is None:
+        raise ImportError("torch_spyre is not built: run `make setup` in its folder")
     from torch_spyre.device import registration
 
     registration.register()

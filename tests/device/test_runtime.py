@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+import torch_spyre
 import torch_spyre._C as _C
 
 
@@ -390,3 +397,15 @@ def test_spawn_works(script, tmp_path):
         [sys.executable, str(path)], capture_output=True, text=True, timeout=240, check=False
     )
     assert result.stdout.strip() == "done", result.stderr
+
+
+@pytest.mark.parametrize("module", ["torch", "torch_spyre"])
+def test_a_package_that_is_not_built_says_what_to_do(module, tmp_path):
+    package = Path(torch_spyre.__file__).parent
+    only_python = shutil.ignore_patterns("*.so", "csrc", "__pycache__")
+    shutil.copytree(package, tmp_path / "torch_spyre", ignore=only_python)
+    result = subprocess.run([sys.executable, "-c", f"import {module}"], cwd=tmp_path, text=True,
+                            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+                            capture_output=True, check=False)  # fmt: skip
+    assert result.returncode != 0
+    assert "torch_spyre is not built: run `make setup`" in result.stderr

@@ -1,9 +1,9 @@
 """Eager operations on the card: where the programs of single operations come from.
 
-The kernel of an operation (csrc/eager/eager.cpp) looks its program up by what it is called with. What it
-does not know it asks `resolve`, which looks on disk and otherwise has the operation compiled, as
-`torch.compile` would. The answer may also be that the host computes it; that is remembered just the
-same. Nothing of Inductor is imported for what is on disk.
+The kernel of an operation (csrc/eager/eager.cpp) looks its program up by what it is called with.
+What it does not know it asks `resolve`, which looks on disk and otherwise has the operation
+compiled, as `torch.compile` would. The answer may also be that the host computes it; that is
+memoised just the same. Nothing of Inductor is imported for what is on disk.
 
     >>> torch.spyre.reset_eager_counts()
     >>> y = x + 1

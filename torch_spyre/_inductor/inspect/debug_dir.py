@@ -32,6 +32,7 @@ from torch._inductor.virtualized import V
 from torch_spyre._inductor import config, errors
 from torch_spyre._inductor.inspect import report
 from torch_spyre._inductor.inspect.source_names import names_of, operations_of
+from torch_spyre._inductor.operations.located import place_of, refuse
 from torch_spyre.logs import get_logger
 
 if TYPE_CHECKING:
@@ -271,11 +272,11 @@ def refuse_bundle(name: str, text: str, work: Path, problem: Exception) -> Excep
     known = _operations.get(text.strip(), [])
     place = errors.Place(f"kernel {name}")
     if 0 <= number < len(known):
-        place = errors.place_of(known[number])
+        place = place_of(known[number])
     directory = _debug_directory()
     if directory is not None:
         folder = directory / name
         folder.mkdir(parents=True, exist_ok=True)
         for file in (*files, *work.glob("bundle.mlir")):
             shutil.copy(file, folder / file.name)
-    return errors.refuse(problem, lambda: place)
+    return refuse(problem, lambda: place)
