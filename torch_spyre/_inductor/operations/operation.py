@@ -1,7 +1,6 @@
 """The front-end's own graph: operations of the card over buffers, before layouts and addresses.
 
-In: LoopLevelIR nodes in the order in which they will run. Out (after the passes of stickify and
-spyre_kernel): OpSpecs. One `Operation` is one OpFunc; views are index expressions, never
+In: LoopLevelIR nodes in the order in which they will run. Out (when layouts are chosen): OpSpecs. One `Operation` is one OpFunc; views are index expressions, never
 operations.
 
 Example: `y = x.t() * 2` with x of shape (64, 32) is
@@ -11,7 +10,7 @@ Example: `y = x.t() * 2` with x of shape (64, 32) is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -135,9 +134,6 @@ class Operation:
         ])  # fmt: skip
         info = repr(self.info) if self.info else ""
         return (self.opfunc, self.kind, tuple(self.ranges.items()), self.reduced, info, tensors)
-
-    def with_inputs(self, inputs: list[Access]) -> Operation:
-        return replace(self, inputs=inputs)
 
     def __repr__(self) -> str:
         return f"{self.opfunc} {self.ranges} {self.inputs} -> {self.output}"
