@@ -5,8 +5,8 @@ traffic that no plan can avoid.
     python -m benchmarks.plans softmax    # those whose names contain a text
     python -m benchmarks.plans --planning # how long planning takes, as a part of compiling
 
-Times of plans are those of the model (docs/device_time.md), bytes those of the plan, which the
-card's counters confirm (tests/inductor/inspect/test_cost_report.py). Planning time is
+Times of plans are those of the model (docs/architecture/device_time.md), bytes those of the plan,
+which the card's counters confirm (tests/inductor/inspect/test_cost_report.py). Planning time is
 processor time of the thread that compiles, with nothing in the caches, each graph in a process of
 its own; planning is loops over tiles, divisions, scratchpads and the pool.
 """

@@ -28,7 +28,8 @@ class Hardware(NamedTuple):
     host_bytes_per_us: float = 63_000.0
     """PCIe gen5 x16, each direction: 63 GB/s of payload."""
     job_us: float = 2.0
-    """Starting a device job. Fitted to the medians of softmax, see docs/device_time.md."""
+    """Starting a device job. Fitted to the medians of softmax:
+    docs/architecture/device_time.md."""
     dma_us: float = 2.0
     """Starting a transfer from or to the host. Ours, until measured runs are published."""
     cards_per_host: int = 8

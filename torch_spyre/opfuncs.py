@@ -76,7 +76,8 @@ class OpFunc:
     domain: str = "any"
     """Inputs that make sense: any, positive, nonzero, unit (|x| <= 1), small (|x| <= 8), bool."""
     result: str = "same"
-    """same: format of the first input; bool: 0 or 1 in SEN169_FP16; else the name of a format."""
+    """same: format of the first input; bool: 0 or 1 in SEN169_FP16; float: any float;
+    else the name of a format."""
     doc: str = ""
 
 
@@ -151,7 +152,7 @@ def _rows() -> list[OpFunc]:
                reference=lambda t, x: x.float()),
         OpFunc("fp32todl16", "cast", 1, "copy", formats=(FP32,), result=FP16,
                reference=lambda t, x: x.half()),
-        OpFunc("fp8todl16", "cast", 1, "copy", formats=(FP8,), result=FP16,
+        OpFunc("fp8todl16", "cast", 1, "copy", formats=(FP8,), result="float",
                reference=lambda t, x: x.half()),
         OpFunc("qfp8ch", "cast", 1, "copy", formats=(FP16,), result=FP8,
                reference=lambda t, x: x.to(t.float8_e4m3fn)),
@@ -176,8 +177,8 @@ def _rows() -> list[OpFunc]:
         # ---- matrix products
         OpFunc("batchmatmul", "matmul", 2, unit="pt", cost="matmul",
                reference=lambda t, x, y: t.matmul(x, y)),
-        OpFunc("batchmatmulfp8", "matmul", 2, unit="pt", cost="matmul", formats=(FP8,), result=FP16,
-               reference=lambda t, x, y: t.matmul(x.float(), y.float())),
+        OpFunc("batchmatmulfp8", "matmul", 2, unit="pt", cost="matmul", formats=(FP8,),
+               result="float", reference=lambda t, x, y: t.matmul(x.float(), y.float())),
         # ---- beyond the documented system
         unary("ceil", "ceil", extension=True, reference=lambda t, x: t.ceil(x)),
         unary("trunc", "trunc", extension=True, reference=lambda t, x: t.trunc(x)),

@@ -1,4 +1,4 @@
-"""The model of device time, against numbers worked by hand from docs/device_time.md."""
+"""The model of device time, against numbers worked by hand (docs/architecture/device_time.md)."""
 
 from __future__ import annotations
 

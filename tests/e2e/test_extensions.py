@@ -1,7 +1,7 @@
 """Operations and passes that are added from outside of the package.
 
-The recipes of the cookbook run literally, in one fresh process: docs/operation_cookbook.md is the
-first test. What else has to hold for them is below, each group in a process of its own, because
+The recipes of the cookbook run literally, in one fresh process: the first test is
+docs/compiler/operation_cookbook.md. What else has to hold for them is below, each group in a process of its own, because
 recipes change what a whole process compiles.
 """
 
@@ -18,7 +18,7 @@ from torch_spyre._inductor import passes
 from torch_spyre._inductor.capture import fingerprints
 from torch_spyre.ops.fallbacks import register_fallback
 
-PAGE = Path(__file__).parents[2] / "docs" / "operation_cookbook.md"
+PAGE = Path(__file__).parents[2] / "docs" / "compiler" / "operation_cookbook.md"
 
 
 def recipes() -> list[tuple[str, str]]:

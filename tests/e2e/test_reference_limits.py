@@ -1,8 +1,8 @@
 """What the public project's notes list as impossible, and works here: types to numerics.
 
 One test for each group of lines under Types, Reductions, Tensors and views, Shapes, Matmul and
-Numerics; docs/limits.md has the list. Compiled, and compared with CPU float32. Steps that the host
-does are named: where nothing is said, the card does all.
+Numerics; docs/user_guide/limits.md has the list. Compiled, and compared with CPU float32.
+Steps that the host does are named: where nothing is said, the card does all.
 """
 
 from __future__ import annotations

@@ -105,7 +105,9 @@ def test_a_stock_model_finds_the_sentence_that_answers_the_question(capsys):
     assert "operations on the host: none" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/getting_started.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/index.md", "docs/getting_started/first_steps.md"]
+)
 def test_the_code_of_the_first_pages_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (EXAMPLES.parent / page).read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import logging
 import time
@@ -23,8 +24,8 @@ from torch.nn import functional as F
 
 import torch_spyre
 from tests.support.cases import values
+from torch_spyre._inductor import state
 from torch_spyre._inductor.fx import decompositions
-from torch_spyre.upstream import compile_fx as compile_hook
 from torch_spyre.upstream import fake_tensor_updates, fast_run_node
 
 aten = torch.ops.aten
@@ -175,7 +176,7 @@ def test_a_key_is_not_described_unless_somebody_reads_it(read: bool) -> None:
     details: Any = types.SimpleNamespace(device="spyre")
     with mock.patch.object(trace_log, "handlers", [logging.NullHandler()] if read else []):
         assert len(pickler.debug_lines(details)) == 1  # of a graph that is not ours
-        with mock.patch.object(compile_hook._inside, "compile_fx", True):
+        with state.compiling():
             assert len(pickler.debug_lines(details)) == (1 if read else 0)
 
 
@@ -187,10 +188,10 @@ def test_a_graph_is_printed_without_entering_its_nodes_anew() -> None:
         expected = gm.graph.python_code("self").src
         assert tables.insert.called  # of a graph that is not ours
         tables.reset_mock()
-        with mock.patch.object(compile_hook._inside, "compile_fx", True):
+        with state.compiling():
             assert gm.graph.python_code("self").src == expected
         assert not tables.insert.called and not tables.remove.called
-    with mock.patch.object(compile_hook._inside, "compile_fx", True):
+    with state.compiling():
         other_function(gm.graph)
     assert len(gm.graph.find_nodes(op="call_function", target=aten.sin.default)) == 1
     assert not gm.graph.find_nodes(op="call_function", target=aten.exp.default)
@@ -301,7 +302,7 @@ def test_patterns_that_cannot_match_are_not_tried() -> None:
         tried.clear()
         gm = traced(lambda a: torch.relu(torch.neg(torch.sin(a))), (8, 64))
         with (
-            mock.patch.object(compile_hook._inside, "compile_fx", ours),
+            state.compiling() if ours else contextlib.nullcontext(),
             mock.patch.object(pattern_matcher.PatternExpr, "match", match),
         ):
             assert found.apply(gm) == 1
@@ -407,7 +408,7 @@ def test_strides_that_are_numbers_are_compared_as_numbers() -> None:
         for stride in (s[: len(shape)] for s in strides):
             with virtualized.set_graph_handler(sizevars):
                 expected = stock(stride, shape)
-            with mock.patch.object(compile_hook._inside, "compile_fx", True):
+            with state.compiling():
                 assert ir.is_contiguous_strides_for_shape(stride, shape) == expected, (
                     shape,
                     stride,

@@ -2,7 +2,7 @@
 
 Loaded when the first graph with spyre tensors is compiled. See pipeline.py for what happens to a
 graph and planner.py for how it becomes kernels. Whoever extends the compiler finds here what the
-cookbook (docs/operation_cookbook.md) uses.
+cookbook (docs/compiler/operation_cookbook.md) uses.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In: an operation with its division over cores, as dimensions and tensors (`work`
 which says what moves and what is computed, and from it a Price in microseconds with what bounds it.
 The back-end writes both into programs, the front-end chooses plans by them, and neither knows the
 other.
-docs/device_time.md derives the model and shows how far published numbers are from it.
+docs/architecture/device_time.md derives the model and shows how far published numbers are from it.
 
 An operation means one OpFunc of a bundle as it is written: each tensor that it names is read from
 or written to where it lies, device memory or scratchpad, whether or not the emulator keeps it in a

@@ -4,7 +4,7 @@
     compiled(x)
     torch.spyre.counters()["hbm_read_bytes"]
 
-Work that is still queued is waited for. docs/device_time.md says what counts.
+Work that is still queued is waited for. docs/architecture/device_time.md says what counts.
 """
 
 from __future__ import annotations

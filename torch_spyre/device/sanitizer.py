@@ -4,7 +4,7 @@
         compiled(x).cpu()
 
 or `SPYRE_SANITIZE=1` for a whole process. What is found is raised as `SanitizerError` by the next
-call that waits for the card. docs/sanitizer.md has what is checked and what it costs.
+call that waits for the card. docs/user_guide/sanitizer.md has what is checked and what it costs.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_our_documentation_is_found_and_cut():
     folder = project_folder()
     texts = read_texts(folder, project_files(folder))
     assert texts[0].name == "README.md"
-    assert {"docs/runtime.md", "docs/decisions/index.md"} <= {t.name for t in texts}
+    assert {"docs/runtime/index.md", "docs/decisions/index.md"} <= {t.name for t in texts}
     passages = split_texts(texts, 80, words)
     assert {t.name for t in texts} >= {p.file for p in passages}
     assert any("Events mark a point in a stream" in p.text for p in passages)

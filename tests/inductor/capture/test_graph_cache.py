@@ -27,9 +27,9 @@ SOURCE = """
     from torch._dynamo.utils import counters
     from torch_spyre._C import SpyreTensorLayout
     from torch_spyre import backend
-    from torch_spyre._inductor import config, pipeline
+    from torch_spyre._inductor import config
     from torch_spyre._inductor.counters import counters as ours
-from torch_spyre._inductor.host import async_compile
+    from torch_spyre._inductor.host import async_compile, inductor_hooks
 
     x = torch.randn(100, 70).half()
     sticks_along_rows = SpyreTensorLayout([100, 70], [70, 1], torch.float16, [1, 0])

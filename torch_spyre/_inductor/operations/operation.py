@@ -1,7 +1,7 @@
 """The front-end's own graph: operations of the card over buffers, before layouts and addresses.
 
-In: LoopLevelIR nodes in the order in which they will run. Out (when layouts are chosen): OpSpecs. One `Operation` is one OpFunc; views are index expressions, never
-operations.
+In: LoopLevelIR nodes in the order in which they will run. Out (when layouts are chosen): OpSpecs.
+One `Operation` is one OpFunc; views are index expressions, never operations.
 
 Example: `y = x.t() * 2` with x of shape (64, 32) is
 

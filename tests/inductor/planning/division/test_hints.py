@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_spyre._inductor import config, hints, spyre_hint
+from torch_spyre._inductor import config, spyre_hint
 from torch_spyre._inductor.inspect import debug_dir
+from torch_spyre._inductor.planning.division import hints as division_hints
 from torch_spyre._inductor.propagate_named_dims import declare_tensor_dim, name_tensor_dims
 
 M, K, N = 128, 256, 512
@@ -151,7 +152,9 @@ def test_topk_runs_on_one_core_whatever_a_hint_says(monkeypatch):
             return torch.topk(x, 4, -1)[0]
 
     said = []
-    monkeypatch.setattr(hints._log, "warning", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(
+        division_hints._log, "warning", lambda text, *args: said.append(text % args)
+    )
     _, ops = compiled(f, x)
     slices = [s for name, s in ops if name.startswith("topk")]
     assert slices and all(n == 1 for s in slices for n in s.values())

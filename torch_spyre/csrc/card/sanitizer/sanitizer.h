@@ -4,7 +4,7 @@
 // scratchpad: allocations, copies of the host and steps of programs are noted there. A launch is a
 // CheckedLaunch: it observes the steps of a program, runs each of them on the shadows first
 // (shadow_run), and throws SanitizerFindings at the end, or before a step that would leave its
-// memory. docs/sanitizer.md says what is found and what is not.
+// memory. docs/user_guide/sanitizer.md says what is found and what is not.
 //
 //   sanitizer.enable();
 //   CheckedLaunch launch(sanitizer, description, arguments);
