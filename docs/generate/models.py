@@ -285,8 +285,9 @@ _BOOKKEEPING = """\
 
 The model's calls leave nothing to the host. Between them `generate` counts tokens, makes the mask
 of the next step and asks whether it is done, eagerly, with small tensors on the device of the
-prompt; on spyre such operations [are computed by the host](eager_execution.md). For each token of
-{name} that was, rounded:
+prompt; on spyre such operations
+[are computed by the host](user_guide/eager_execution.md). For each token of {name} that was,
+rounded:
 
 {operations}
 """

@@ -1,8 +1,8 @@
 """Operations and passes that are added from outside of the package.
 
 The recipes of the cookbook run literally, in one fresh process: the first test is
-docs/compiler/operation_cookbook.md. What else has to hold for them is below, each group in a process of its own, because
-recipes change what a whole process compiles.
+docs/compiler/operation_cookbook.md. What else has to hold for them is below, each group in a
+process of its own, because recipes change what a whole process compiles.
 """
 
 from __future__ import annotations
