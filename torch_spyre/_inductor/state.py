@@ -34,6 +34,7 @@ class CompileState:
     @contextlib.contextmanager
     def holding(self, value: Any) -> Iterator[None]:
         """Know `value` as what is kept of its class, for as long as the block takes."""
+        assert is_compiling(), "what is held outside of a compilation is known to nobody"
         kind = type(value)
         before = self.get(kind)
         self._known[kind] = value

@@ -25,7 +25,7 @@ from torch._guards import TracingContext, tracing
 from torch._inductor.output_code import OutputCode
 from torch.fx import GraphModule, Node
 
-from torch_spyre._inductor import config
+from torch_spyre._inductor import config, state
 from torch_spyre._inductor.capture import input_layouts
 from torch_spyre._inductor.capture.int64_guard import Classes, classes_of
 from torch_spyre._inductor.counters import counters
@@ -214,6 +214,7 @@ class DynamicGraph(OutputCode):
         integers = {i: self._integers[place] for i, place in places if place in self._integers}
         with (
             tracing(TracingContext(made.mode)),
+            state.compiling(),  # what is recorded is known to this compilation
             input_layouts.recording([real[i] for i in fixed.kept], integers=integers),
         ):
             run = self._compile_fixed(fixed)
