@@ -1,7 +1,8 @@
 // What the programs of a card have done: modelled time and bytes, counted as their steps run.
 //
-// Bytes are those of the operations as bundles have them, see docs/architecture/device_time.md: an operand that
-// the emulator keeps in a register between two operations counts as the card would move it.
+// Bytes are those of the operations as bundles have them, see docs/architecture/device_time.md: an
+// operand that the emulator keeps in a register between two operations counts as the card would
+// move it.
 //
 //   Totals totals = card.counters.get();
 #pragma once
