@@ -31,7 +31,7 @@ from torch.nn import functional
 
 import torch_spyre
 from torch_spyre._inductor import config, pipeline
-from torch_spyre._inductor.planning.joint import DOCUMENTED_SCRATCHPADS
+from torch_spyre._inductor.planning.divide_and_place import DOCUMENTED_SCRATCHPADS
 
 
 class Block(nn.Module):

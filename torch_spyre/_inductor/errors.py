@@ -10,9 +10,9 @@ A message says what, where (operation, shapes, layouts, source line) and what to
       try: ...
 
 What goes wrong deep inside of the planner does not know about the user's program: functions that
-work on one operation, or one node, are `@located` (operations/located.py) and add it. Lowerings
-raise Unsupported without a place: the operation then becomes a fallback, and `what` is the reason
-that is reported.
+work on one operation, or one node, are `@located` (operations/error_location.py) and add it.
+Lowerings raise Unsupported without a place: the operation then becomes a fallback, and `what` is
+the reason that is reported.
 """
 
 from __future__ import annotations

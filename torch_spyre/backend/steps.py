@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from torch_spyre.backend.formats import FORMAT_OF_NUMBER
-from torch_spyre.card_model.device_time import Work
+from torch_spyre.card_model.cost_model import Work
 from torch_spyre.card_model.ring import BoxAxis, Transfer
 
 MAX_REGISTERS = 32

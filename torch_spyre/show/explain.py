@@ -133,7 +133,7 @@ class Explanation:
     @property
     def device_time_us(self) -> float:
         """Modelled time of all operations and launches."""
-        from torch_spyre.card_model.device_time import launch_us
+        from torch_spyre.card_model.cost_model import launch_us
 
         return sum(op.device_time_us for op in self.ops) + len(self.kernels) * launch_us()
 

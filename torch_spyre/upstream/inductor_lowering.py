@@ -40,7 +40,7 @@ from torch_spyre._inductor.lowering import (
     registry,
     repeated_layers,
 )
-from torch_spyre._inductor.operations import bodies
+from torch_spyre._inductor.operations import body_memo
 from torch_spyre._inductor.state import is_compiling
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
@@ -276,7 +276,7 @@ def _make_loops_on_demand() -> None:
 
 
 # -- ComputedBuffer.get_read_writes: runs the body of a node each time -----------------------------
-# For the layout of a node, and for the scheduler. See bodies.py.
+# For the layout of a node, and for the scheduler. See body_memo.py.
 # Fails when it can go: test_dependencies_are_found_once_for_one_layout.
 
 
@@ -287,7 +287,7 @@ def _find_dependencies_once() -> None:
     def get_read_writes(self: ir.ComputedBuffer) -> Any:
         if not is_compiling() or not is_spyre(self.get_device()):
             return stock(self)
-        return bodies.run_once("dependencies", self, stock, _names_read)
+        return body_memo.run_once("dependencies", self, stock, _names_read)
 
     ir.ComputedBuffer.get_read_writes = get_read_writes
 

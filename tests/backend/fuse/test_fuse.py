@@ -37,7 +37,7 @@ from torch_spyre.backend.steps import (
     addresses,
     with_addresses,
 )
-from torch_spyre.card_model.device_time import price
+from torch_spyre.card_model.cost_model import price
 from torch_spyre.opfuncs import TILE_OPCODES
 
 SIZES = {"mb": 128, "out": 256}

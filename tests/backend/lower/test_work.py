@@ -15,7 +15,7 @@ from torch_spyre.backend.lower import lower
 from torch_spyre.backend.read.bundle import read_bundle
 from torch_spyre.backend.register_allocation import LOAD
 from torch_spyre.backend.steps import Address, Matmul, Space, Tile
-from torch_spyre.card_model.device_time import price
+from torch_spyre.card_model.cost_model import price
 
 
 def places(address: Address, core: int, extents, strides):

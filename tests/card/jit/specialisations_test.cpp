@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "jit/compile.h"
+#include "jit/machine_code.h"
 #include "jit/record.h"
 #include "numerics/dlfloat16.h"
 #include "support/check.h"

@@ -27,7 +27,7 @@ from torch_spyre._inductor.opspec.alignment import align
 from torch_spyre._inductor.opspec.coordinates import Misaligned
 from torch_spyre._inductor.opspec.op_spec import IndirectAccess, OpSpec, TensorArg
 from torch_spyre._inductor.opspec.validate import InvalidOpSpec, validate_op_spec, validate_superdsc
-from torch_spyre._inductor.planning.division.work_division import divide
+from torch_spyre._inductor.planning.division.documented_rules import divide
 
 c0, c1, c2, c3 = sympy.symbols("c0 c1 c2 c3")
 FP16, FP32 = DataFormats.SEN169_FP16, DataFormats.IEEE_FP32

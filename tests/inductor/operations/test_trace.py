@@ -13,14 +13,14 @@ from torch._inductor import ir
 
 import torch_spyre
 from tests.support.cases import values
-from torch_spyre._inductor.operations import bodies, trace
+from torch_spyre._inductor.operations import body_memo, trace
 
 
 def compiled(function: Callable[..., torch.Tensor], x: torch.Tensor) -> Counter[tuple[str, str]]:
     """How often the body of each node was run for what. The result must be that of the CPU."""
     torch._dynamo.reset()
     runs: Counter[tuple[str, str]] = Counter()
-    stock = bodies.run_once
+    stock = body_memo.run_once
 
     def counted(kind: str, node: Any, run: Any, read_by: Any) -> Any:
         def noted(node: Any) -> Any:
@@ -29,7 +29,7 @@ def compiled(function: Callable[..., torch.Tensor], x: torch.Tensor) -> Counter[
 
         return stock(kind, node, noted, read_by)
 
-    with mock.patch.object(bodies, "run_once", counted):
+    with mock.patch.object(body_memo, "run_once", counted):
         told = torch_spyre.explain(function, x.to("spyre"))
     expected = function(x.float())
     assert torch.allclose(told.result.cpu().float(), expected, rtol=0.02, atol=0.02)
@@ -72,8 +72,8 @@ def test_what_is_known_of_a_node_holds_for_its_layouts(changed: bool) -> None:
     graph.try_get_buffer = known.get
     run = mock.Mock(side_effect=["first", "second"])
     with trace.V.set_graph_handler(graph):
-        assert bodies.run_once("x", known["b"], run, lambda _: ["a"]) == "first"
+        assert body_memo.run_once("x", known["b"], run, lambda _: ["a"]) == "first"
         if changed:
             known["a"] = buffer("a", [1, 4])
-        again = bodies.run_once("x", known["b"], run, lambda _: ["a"])
+        again = body_memo.run_once("x", known["b"], run, lambda _: ["a"])
     assert again == ("second" if changed else "first")

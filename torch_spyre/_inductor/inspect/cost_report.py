@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from torch_spyre._inductor.inspect.report import table
 from torch_spyre._inductor.layouts.to_op_spec import buffers_of
 from torch_spyre._inductor.opspec.loops import loop_strides
-from torch_spyre._inductor.planning.cost import Pricer, slices_of
-from torch_spyre._inductor.planning.memory_pool import device_bytes
-from torch_spyre.card_model.device_time import launch_us, price
+from torch_spyre._inductor.planning.device_addresses import device_bytes
+from torch_spyre._inductor.planning.op_cost import Pricer, slices_of
+from torch_spyre.card_model.cost_model import launch_us, price
 
 if TYPE_CHECKING:
     from torch_spyre._inductor.planning.plan import Kernel

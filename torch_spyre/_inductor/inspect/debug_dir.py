@@ -32,7 +32,7 @@ from torch._inductor.virtualized import V
 from torch_spyre._inductor import config, errors
 from torch_spyre._inductor.inspect import report
 from torch_spyre._inductor.inspect.source_names import names_of, operations_of
-from torch_spyre._inductor.operations.located import place_of, refuse
+from torch_spyre._inductor.operations.error_location import place_of, refuse
 from torch_spyre.logs import get_logger
 
 if TYPE_CHECKING:

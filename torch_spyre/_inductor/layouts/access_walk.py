@@ -18,7 +18,7 @@ from functools import lru_cache
 import sympy
 
 from torch_spyre._C import SpyreTensorLayout
-from torch_spyre._inductor.operations.index import Atom, linear_index
+from torch_spyre._inductor.operations.index_expressions import Atom, linear_index
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch_spyre._C import ElementArrangement, SpyreTensorLayout
 from torch_spyre._inductor.layouts.access_walk import Walk, walk
 from torch_spyre._inductor.layouts.stick_layouts import STANDARD, WIDENED
-from torch_spyre._inductor.operations.located import located
+from torch_spyre._inductor.operations.error_location import located
 from torch_spyre._inductor.operations.operation import (
     Access,
     Buffer,

@@ -19,8 +19,8 @@ from torch_spyre._inductor.errors import NoLayout, describe_layout
 from torch_spyre._inductor.layouts import to_op_spec
 from torch_spyre._inductor.layouts.requirements import Need, needs, points, walk_of
 from torch_spyre._inductor.layouts.stick_layouts import SPARSE, STANDARD, layout_of
-from torch_spyre._inductor.operations.index import Atom, linear_index
-from torch_spyre._inductor.operations.located import located
+from torch_spyre._inductor.operations.error_location import located
+from torch_spyre._inductor.operations.index_expressions import Atom, linear_index
 from torch_spyre._inductor.operations.operation import (
     Access,
     Buffer,

@@ -24,7 +24,7 @@ from torch_spyre._inductor import config
 from torch_spyre._inductor.layouts.requirements import Assignment, cost, keeps_order
 from torch_spyre._inductor.layouts.restickify import Copies, Restickify
 from torch_spyre._inductor.layouts.stick_layouts import SPARSE, WIDENED, layout_of
-from torch_spyre._inductor.operations.located import located
+from torch_spyre._inductor.operations.error_location import located
 from torch_spyre._inductor.operations.operation import Buffer, Operation
 from torch_spyre.logs import get_logger
 

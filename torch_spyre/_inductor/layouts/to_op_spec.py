@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 
 from torch_spyre._C import ElementArrangement
-from torch_spyre._inductor.operations.index import linear_index
+from torch_spyre._inductor.operations.index_expressions import linear_index
 from torch_spyre._inductor.operations.operation import Access, Buffer, Operation
 from torch_spyre._inductor.opspec.alignment import align
 from torch_spyre._inductor.opspec.coordinates import compute_coordinates

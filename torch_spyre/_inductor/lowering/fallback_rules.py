@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_spyre._inductor import state
 from torch_spyre._inductor.errors import NoOpFunc, Unsupported, UnsupportedType
 from torch_spyre._inductor.lowering import int_ranges
-from torch_spyre._inductor.operations.index import linear_index
+from torch_spyre._inductor.operations.index_expressions import linear_index
 from torch_spyre._inductor.operations.operation import (
     Access,
     Buffer,

@@ -18,7 +18,7 @@ from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor.errors import NoOpFunc, TooLarge, UnsupportedType
-from torch_spyre._inductor.operations import bodies
+from torch_spyre._inductor.operations import body_memo
 from torch_spyre._inductor.operations.index_simplify import simplified
 from torch_spyre._inductor.operations.opfunc_map import (
     INTEGER_OPFUNCS,
@@ -156,7 +156,7 @@ def buffer_dtype(name: str) -> torch.dtype:
 
 def trace(node: ir.ComputedBuffer) -> Body:
     """The expression of a node of LoopLevelIR. Raises Unsupported for what the card cannot do."""
-    return bodies.run_once("expression", node, _trace, lambda body: body.reads)
+    return body_memo.run_once("expression", node, _trace, lambda body: body.reads)
 
 
 def _trace(node: ir.ComputedBuffer) -> Body:

@@ -17,7 +17,7 @@ import sympy
 from torch_spyre._C import DataFormats
 from torch_spyre._inductor.opspec.op_spec import OpSpec, TensorArg
 from torch_spyre.card_model.core_slices import CoreView
-from torch_spyre.card_model.device_time import Work, ring_work
+from torch_spyre.card_model.cost_model import Work, ring_work
 from torch_spyre.card_model.ring import route
 from torch_spyre.opfuncs import OPFUNCS
 

@@ -20,7 +20,7 @@ from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.lowering import fallback_rules
-from torch_spyre._inductor.operations.located import located
+from torch_spyre._inductor.operations.error_location import located
 from torch_spyre._inductor.operations.operation import Access, Buffer, Operation
 from torch_spyre._inductor.operations.origins import origin_of
 from torch_spyre._inductor.operations.split import Splitter

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from torch_spyre._inductor.errors import UnsupportedAccess
-from torch_spyre._inductor.operations.index import linear_index
+from torch_spyre._inductor.operations.index_expressions import linear_index
 from torch_spyre._inductor.operations.operation import Access, Buffer, Operation
 from torch_spyre._inductor.propagate_named_dims import named_dims
 

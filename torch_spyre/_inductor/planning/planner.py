@@ -19,14 +19,14 @@ from torch_spyre._inductor.errors import Unsupported
 from torch_spyre._inductor.layouts.stick_layouts import default_layout
 from torch_spyre._inductor.layouts.to_op_spec import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.lowering import repeated_layers
-from torch_spyre._inductor.operations.located import located, place_of_kernel
+from torch_spyre._inductor.operations.error_location import located, place_of_kernel
 from torch_spyre._inductor.operations.operation import Buffer, Operation
 from torch_spyre._inductor.operations.split import constant_of
 from torch_spyre._inductor.opspec.op_spec import LoopSpec, OpSpec
-from torch_spyre._inductor.planning.cost import Content
+from torch_spyre._inductor.planning.device_addresses import Pool, lives_of, place
+from torch_spyre._inductor.planning.divide_and_place import plan_kernel
 from torch_spyre._inductor.planning.division import hints
-from torch_spyre._inductor.planning.joint import plan_kernel
-from torch_spyre._inductor.planning.memory_pool import Pool, lives_of, place
+from torch_spyre._inductor.planning.op_cost import Content
 from torch_spyre._inductor.planning.plan import Kernel, Planning
 from torch_spyre._inductor.planning.repeat_layers import Inside, with_left_out
 from torch_spyre._inductor.planning.tiling import automatic, hinted

@@ -39,7 +39,7 @@ from torch_spyre.backend.steps import (
     Topk,
     loops_around,
 )
-from torch_spyre.card_model.device_time import Axis, Flow, Work, price
+from torch_spyre.card_model.cost_model import Axis, Flow, Work, price
 from torch_spyre.card_model.ring import BoxAxis, Transfer
 
 MAGIC = b"SPYREPRG"

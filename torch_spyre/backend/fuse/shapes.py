@@ -27,7 +27,7 @@ from torch_spyre.backend.steps import (
     changed,
     with_addresses,
 )
-from torch_spyre.card_model.device_time import Work
+from torch_spyre.card_model.cost_model import Work
 from torch_spyre.constants import BYTES_IN_STICK
 
 Counts = tuple[int, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch_spyre.backend.read.ring_slices import part_view, ring_route
 from torch_spyre.backend.read.sdsc import Sdsc
 from torch_spyre.backend.steps import Address, Ring, Space
-from torch_spyre.card_model.device_time import Work, ring_work
+from torch_spyre.card_model.cost_model import Work, ring_work
 
 
 def lower_ring(sdsc: Sdsc) -> Ring:

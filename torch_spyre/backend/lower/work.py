@@ -1,6 +1,6 @@
 """The work of an operation of a bundle, for the model of device time.
 
-In: an Sdsc. Out: a Work (`card_model/device_time.py` has the model and prices it). The work is
+In: an Sdsc. Out: a Work (`card_model/cost_model.py` has the model and prices it). The work is
 that of the operation as the bundle has it; steps that were joined keep the works of all their
 operations.
 
@@ -16,7 +16,7 @@ from torch_spyre.backend.lower.movement import topk_dims
 from torch_spyre.backend.lower.ring import work_of_ring
 from torch_spyre.backend.read.sdsc import Sdsc, Tensor
 from torch_spyre.backend.steps import Step
-from torch_spyre.card_model.device_time import (
+from torch_spyre.card_model.cost_model import (
     Dim,
     Flow,
     TensorUse,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_spyre._inductor.planning.scratchpad import LifetimeBoundBuffer as Buffer
+from torch_spyre._inductor.planning.scratchpad.lifetimes import LifetimeBoundBuffer as Buffer
 
 
 @dataclass(frozen=True)

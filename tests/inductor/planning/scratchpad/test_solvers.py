@@ -10,7 +10,12 @@ from itertools import combinations
 import pytest
 
 from tests.inductor.planning.scratchpad.patterns import PATTERNS, Pattern
-from torch_spyre._inductor.planning.scratchpad import (
+from torch_spyre._inductor.planning.scratchpad.branch_and_bound import BranchAndBound, _cp_sat
+from torch_spyre._inductor.planning.scratchpad.candidates import candidates_of
+from torch_spyre._inductor.planning.scratchpad.lifetimes import LifetimeBoundBuffer as Buffer
+from torch_spyre._inductor.planning.scratchpad.lifetimes import whole
+from torch_spyre._inductor.planning.scratchpad.local_search import search
+from torch_spyre._inductor.planning.scratchpad.lx_addresses import (
     LayoutError,
     Stay,
     TooLarge,
@@ -20,11 +25,6 @@ from torch_spyre._inductor.planning.scratchpad import (
     memory_bytes,
     plan_layout,
 )
-from torch_spyre._inductor.planning.scratchpad import LifetimeBoundBuffer as Buffer
-from torch_spyre._inductor.planning.scratchpad.branch_and_bound import BranchAndBound, _cp_sat
-from torch_spyre._inductor.planning.scratchpad.candidates import candidates_of
-from torch_spyre._inductor.planning.scratchpad.lifetimes import whole
-from torch_spyre._inductor.planning.scratchpad.local_search import search
 
 UNIT = 128
 

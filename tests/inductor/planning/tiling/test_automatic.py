@@ -11,9 +11,9 @@ import torch_spyre
 from torch_spyre._inductor import config
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre._inductor.opspec.op_spec import LoopSpec
-from torch_spyre._inductor.planning import joint, planner
-from torch_spyre._inductor.planning.cost import slices_of
-from torch_spyre._inductor.planning.division.work_division import widest_span
+from torch_spyre._inductor.planning import planner
+from torch_spyre._inductor.planning.division.documented_rules import widest_span
+from torch_spyre._inductor.planning.op_cost import slices_of
 from torch_spyre._inductor.planning.tiling import automatic
 from torch_spyre._inductor.planning.tiling.loops import stick_bytes
 from torch_spyre.hardware import CARD
@@ -103,7 +103,7 @@ def test_cores_can_address_the_tensors_that_tiles_are_cut_from(monkeypatch):
     """A tile of rows goes through all columns of sticks, which lie as far apart as they do in the
     whole tensor."""
     x, limit = half(8192, 512), 4 << 20
-    for module in (automatic, planner, joint):
+    for module in (automatic, planner, divide_and_place):
         monkeypatch.setattr(module, "CARD", CARD._replace(span_bytes=limit))
     torch._dynamo.reset()
     with config.patch(**SMALL), debug_dir.listen() as record, fresh_inductor_cache():

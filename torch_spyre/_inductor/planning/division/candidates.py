@@ -6,7 +6,7 @@ depends on its neighbours, because a tensor can stay in scratchpads only where t
 divide it in the same way (`scratchpad/estimate`). Where scratchpads are not planned, each operation
 has its own cheapest division.
 
-Search (`division_search`): three starts (the documented division, each operation's cheapest, and
+Search (`choose_division`): three starts (the documented division, each operation's cheapest, and
 one that goes through the kernel and prefers what its inputs have), each improved one operation at a
 time until nothing gets better. Deterministic, and never worse than the documented division.
 
@@ -25,11 +25,11 @@ import sympy
 from torch_spyre._inductor.opspec.access import read_accesses
 from torch_spyre._inductor.opspec.core_views import Views
 from torch_spyre._inductor.opspec.op_spec import OpSpec
-from torch_spyre._inductor.planning.cost import Content, Pricer, slices_of
-from torch_spyre._inductor.planning.division.search import Search
-from torch_spyre._inductor.planning.division.work_division import divide, divisions, with_slices
+from torch_spyre._inductor.planning.division.choose_division import Search
+from torch_spyre._inductor.planning.division.documented_rules import divide, divisions, with_slices
+from torch_spyre._inductor.planning.op_cost import Content, Pricer, slices_of
 from torch_spyre.card_model.core_slices import CoreView
-from torch_spyre.card_model.device_time import Price, price
+from torch_spyre.card_model.cost_model import Price, price
 
 _KEPT = 12
 """Candidates of an operation, of each sort."""

@@ -15,7 +15,7 @@ import sympy
 from torch_spyre._inductor.errors import Unsupported
 from torch_spyre._inductor.operations.operation import Operation
 from torch_spyre._inductor.opspec.op_spec import OpSpec
-from torch_spyre._inductor.planning.division.work_division import (
+from torch_spyre._inductor.planning.division.documented_rules import (
     legal_slices,
     reduced_symbols,
     widest_span,

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from torch_spyre.card_model.core_slices import CoreView
-from torch_spyre.card_model.device_time import price, ring_work
+from torch_spyre.card_model.cost_model import price, ring_work
 from torch_spyre.card_model.ring import MOST_DIGITS, common_digits
 from torch_spyre.hardware import CARD
 

@@ -27,7 +27,6 @@ from torch_spyre._inductor.opspec.access import InvalidOpSpec, kind_of
 from torch_spyre._inductor.opspec.frames import frame_of
 from torch_spyre._inductor.opspec.op_spec import OpSpec
 from torch_spyre._inductor.opspec.ring_move import RING_MOVE, ring_spec
-from torch_spyre._inductor.planning.scratchpad import plan_layout
 from torch_spyre._inductor.planning.scratchpad.estimate import arrange
 from torch_spyre._inductor.planning.scratchpad.lifetimes import (
     LifetimeBoundBuffer,
@@ -35,6 +34,7 @@ from torch_spyre._inductor.planning.scratchpad.lifetimes import (
     budget,
     check_layout,
 )
+from torch_spyre._inductor.planning.scratchpad.lx_addresses import plan_layout
 from torch_spyre.card_model.core_slices import CoreView
 from torch_spyre.opfuncs import OPFUNCS
 

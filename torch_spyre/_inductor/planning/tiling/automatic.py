@@ -25,10 +25,10 @@ from torch_spyre._inductor import config
 from torch_spyre._inductor.layouts.to_op_spec import buffers_of
 from torch_spyre._inductor.operations.operation import Buffer
 from torch_spyre._inductor.opspec.op_spec import OpSpec
-from torch_spyre._inductor.planning import memory_pool
-from torch_spyre._inductor.planning.cost import Pricer, slices_of
-from torch_spyre._inductor.planning.division.work_division import widest_span
-from torch_spyre._inductor.planning.joint import modelled_us, plan_kernel
+from torch_spyre._inductor.planning import device_addresses
+from torch_spyre._inductor.planning.divide_and_place import modelled_us, plan_kernel
+from torch_spyre._inductor.planning.division.documented_rules import widest_span
+from torch_spyre._inductor.planning.op_cost import Pricer, slices_of
 from torch_spyre._inductor.planning.scratchpad.lifetimes import budget
 from torch_spyre._inductor.planning.scratchpad.residency import Residency
 from torch_spyre._inductor.planning.tiling.loops import (
@@ -111,7 +111,7 @@ def _groups(
             last[buffer] = time
     spans, reads = [], []
     for buffer in first:
-        if not buffer.is_constant and memory_pool.device_bytes(buffer) > large:
+        if not buffer.is_constant and device_addresses.device_bytes(buffer) > large:
             span = (first[buffer], last[buffer] + 1)
             if not is_argument(buffer):
                 spans.append(span)
@@ -136,7 +136,7 @@ def _with_readers(items: Sequence[Item], begin: int, end: int, large: int) -> tu
     """With operations just before that read the same large tensor, as the maximum of a softmax."""
     read = {
         b for i in items[begin:end] for b in buffers_of(i.op)
-        if not b.is_constant and memory_pool.device_bytes(b) > large
+        if not b.is_constant and device_addresses.device_bytes(b) > large
     }  # fmt: skip
     while begin and not read.isdisjoint(buffers_of(items[begin - 1].op)[:-1]):
         begin -= 1
@@ -173,7 +173,7 @@ def _content(group: Sequence[Item]) -> object:
 
 def _dimensions(group: Sequence[Item]) -> list[list[sympy.Symbol | None]]:
     """Ways to walk through a group in tiles: for each operation the symbol that is cut."""
-    largest = max(group, key=lambda item: memory_pool.device_bytes(item.op.output.buffer))
+    largest = max(group, key=lambda item: device_addresses.device_bytes(item.op.output.buffer))
     found = []
     for symbol in largest.spec.iteration_space:
         chosen = _follow(group, largest, symbol)
@@ -265,7 +265,7 @@ class _Search:
     @property
     def is_needed(self) -> bool:
         """Loops pay by what they need not move: not where each tensor moves once without them."""
-        once = sum(memory_pool.device_bytes(buffer) for buffer in self._outside)
+        once = sum(device_addresses.device_bytes(buffer) for buffer in self._outside)
         return self._plain.us == inf or self._plain.bytes > once * (1 + _NEARLY)
 
     @property
@@ -353,7 +353,7 @@ def _most_alive(group: Sequence[Item]) -> int:
             last[buffer] = time
     written = {item.op.output.buffer for item in group}
     alive = [
-        sum(memory_pool.device_bytes(b) for b in written if first[b] <= time <= last[b])
+        sum(device_addresses.device_bytes(b) for b in written if first[b] <= time <= last[b])
         for time in range(len(group))
     ]
     return max(alive)

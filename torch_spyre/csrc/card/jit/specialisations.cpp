@@ -1,4 +1,4 @@
-// Running what jit/translate.cpp has made: which form a tile can have, and where its operands
+// Running what jit/tile_to_vector_ir.cpp has made: which form a tile can have, and where its operands
 // are.
 #include "jit/specialisations.h"
 

@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "jit/compile.h"
+#include "jit/machine_code.h"
 #include "tile/machine.h"
 
 namespace spyre::card {

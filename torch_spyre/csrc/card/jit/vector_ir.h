@@ -1,5 +1,5 @@
 // Straight-line code on vectors of 16 lanes of 32 bits, as data: what a body of a tile program does
-// to some of its lanes, before it becomes instructions of a processor (jit/compile.h).
+// to some of its lanes, before it becomes instructions of a processor (jit/machine_code.h).
 //
 // Code is a list of values, each made of earlier ones; equal values are made once, and what depends
 // on constants only is computed while recording. Lanes have no type: operations say what they are.

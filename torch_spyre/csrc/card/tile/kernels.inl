@@ -563,7 +563,7 @@ void add_moments(double* sums, double* squares, const uint32_t* values, const ui
   }
 }
 
-// Of 32 lanes as machine code has them (jit/compile.cpp): vectors of 8, here of twice 4, as
+// Of 32 lanes as machine code has them (jit/machine_code.cpp): vectors of 8, here of twice 4, as
 // ((0 + 1) + (2 + 3)), their squares one after another; then to what was there.
 template <bool kMasked>
 void add_group_moments_in(double* sums, double* squares, const uint32_t* values,

@@ -1,7 +1,7 @@
 """What an operation costs on the card with a given division: the front-end's way to the model.
 
 In: an aligned OpSpec. Out: a Pricer, which gives the Work of the operation for any slices, and so
-its Price (card_model/device_time.py). The back-end prices the same operation when it has become a
+its Price (card_model/cost_model.py). The back-end prices the same operation when it has become a
 SuperDSC; a test holds both to the same numbers.
 
 Example: `Pricer(op).price({c0: 32, c1: 1}).us`.
@@ -21,7 +21,7 @@ from torch_spyre._inductor.opspec.access import Access, kind_of, read_accesses
 from torch_spyre._inductor.opspec.op_spec import OpSpec
 from torch_spyre._inductor.opspec.relayout import relayout_info
 from torch_spyre._inductor.opspec.ring_move import RING_MOVE, work_of_ring
-from torch_spyre.card_model.device_time import (
+from torch_spyre.card_model.cost_model import (
     Dim,
     Flow,
     Price,

@@ -3,7 +3,7 @@
 In: an aligned OpSpec, the number of cores, and the most that one core may address of one tensor.
 Out: the OpSpec with the numbers of slices filled in. Three passes: slices that the span limit
 demands; the cost model of matmul; the largest dimensions of the result over the cores that are
-left. An operation that already has slices (a hint) keeps them. `joint_division` chooses for a whole
+left. An operation that already has slices (a hint) keeps them. `candidates` chooses for a whole
 kernel instead, among the `divisions` that are legal here.
 
 Example: `add` of (128, 256) float16 over 4 cores: c0 has 128 rows, c1 has 4 sticks; c0 gets 4.

@@ -23,10 +23,10 @@ from tests.inductor.planning.division.test_work_division import (
 )
 from torch_spyre._inductor import config
 from torch_spyre._inductor.inspect import debug_dir
-from torch_spyre._inductor.planning.cost import Pricer, slices_of
 from torch_spyre._inductor.planning.division.candidates import best_divisions, modelled_us
-from torch_spyre._inductor.planning.division.search import Search
-from torch_spyre._inductor.planning.division.work_division import divide, divisions, with_slices
+from torch_spyre._inductor.planning.division.choose_division import Search
+from torch_spyre._inductor.planning.division.documented_rules import divide, divisions, with_slices
+from torch_spyre._inductor.planning.op_cost import Pricer, slices_of
 from torch_spyre.backend.lower import lower
 from torch_spyre.backend.read.bundle import read_bundle
 from torch_spyre.card_model.core_slices import Share, core_view

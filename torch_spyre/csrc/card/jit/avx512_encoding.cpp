@@ -1,4 +1,4 @@
-#include "jit/avx512_assembler.h"
+#include "jit/avx512_encoding.h"
 
 #include <cstring>
 

@@ -13,7 +13,7 @@ from torch_spyre._inductor.opspec.alignment import align
 from torch_spyre._inductor.opspec.op_spec import IndirectAccess, OpSpec, TensorArg
 from torch_spyre._inductor.opspec.validate import validate_op_spec
 from torch_spyre._inductor.planning.division.documented_matmul import best_split, matmul_cost
-from torch_spyre._inductor.planning.division.work_division import divide, divisions
+from torch_spyre._inductor.planning.division.documented_rules import divide, divisions
 
 c0, c1, c2, c3 = sympy.symbols("c0 c1 c2 c3")
 FP16, FP32, INT32 = DataFormats.SEN169_FP16, DataFormats.IEEE_FP32, DataFormats.IEEE_INT32

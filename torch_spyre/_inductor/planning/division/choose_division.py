@@ -1,6 +1,6 @@
 """The search for the divisions of a kernel: local changes, and what each of them would cost.
 
-In: for each operation its candidates with their views of its tensors (`joint_division.Options`),
+In: for each operation its candidates with their views of its tensors (`candidates.Options`),
 and which buffers they share. Out: choices, one candidate for each operation.
 
 A choice costs what its operations cost, given which of their tensors stay in scratchpads, and what

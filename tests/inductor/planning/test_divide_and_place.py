@@ -9,7 +9,7 @@ import torch
 
 import torch_spyre
 from torch_spyre._inductor import config
-from torch_spyre._inductor.planning import joint as joint_planning
+from torch_spyre._inductor.planning import divide_and_place as joint_planning
 from torch_spyre._inductor.planning.scratchpad.residency import Residency
 
 DOCUMENTED = {"work_division": "documented", **joint_planning.DOCUMENTED_SCRATCHPADS}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from torch_spyre._inductor.planning import memory_pool
-from torch_spyre._inductor.planning.memory_pool import Life, place
+from torch_spyre._inductor.planning import device_addresses
+from torch_spyre._inductor.planning.device_addresses import Life, place
 
 STICK = 128
-APART = memory_pool._REUSE_AFTER + 1
+APART = device_addresses._REUSE_AFTER + 1
 
 
 def sharing(lives: dict[Any, Life], addresses: dict[Any, int]) -> list[tuple[Any, Any]]:
@@ -43,8 +43,8 @@ def test_random_buffers_share_what_they_may_and_nothing_else():
         assert not sharing(lives, found.addresses)
         assert all(at % STICK == 0 for at in found.addresses.values())
         assert found.bytes == max(found.addresses[n] + lives[n].bytes for n in lives)
-        assert most_at_once(lives) <= found.bytes <= memory_pool._in_order(lives).bytes
-        better += found.bytes < memory_pool._in_order(lives).bytes
+        assert most_at_once(lives) <= found.bytes <= device_addresses._in_order(lives).bytes
+        better += found.bytes < device_addresses._in_order(lives).bytes
         worse += found.bytes > most_at_once(lives)
     assert better > 15  # the search of scratchpads is of use
     assert worse < 15
@@ -58,10 +58,10 @@ def test_a_gap_between_two_long_lives_is_avoided():
         "long": Life(1, 60, STICK),
         "large": Life(40, 60, 5 * STICK),
     }
-    assert memory_pool._in_order(lives).bytes == 10 * STICK
+    assert device_addresses._in_order(lives).bytes == 10 * STICK
     found = place(lives)
     assert found.bytes == 6 * STICK and not sharing(lives, found.addresses)
 
 
 def test_nothing_needs_no_room():
-    assert place({}) == memory_pool.Pool({}, 0)
+    assert place({}) == device_addresses.Pool({}, 0)

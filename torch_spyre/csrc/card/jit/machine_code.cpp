@@ -1,4 +1,4 @@
-#include "jit/compile.h"
+#include "jit/machine_code.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -9,7 +9,7 @@
 #include <climits>
 #include <map>
 
-#include "jit/avx512_assembler.h"
+#include "jit/avx512_encoding.h"
 #include "jit/register_allocation.h"
 #include "numerics/dlfloat16.h"
 

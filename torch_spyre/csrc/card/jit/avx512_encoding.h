@@ -1,4 +1,4 @@
-// An assembler for what jit/compile.cpp needs of x86-64: AVX-512 on 16 lanes of 32 bits, and
+// An assembler for what jit/machine_code.cpp needs of x86-64: AVX-512 on 16 lanes of 32 bits, and
 // the few instructions around it. Numbers of registers are those of the processor.
 //
 // Example: Assembler a; a.vector(kAddPs, 0, 1, VectorOperand::reg(2));  // zmm0 = zmm1 + zmm2

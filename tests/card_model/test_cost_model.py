@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from torch_spyre.card_model.device_time import (
+from torch_spyre.card_model.cost_model import (
     Axis,
     Dim,
     Flow,

@@ -2,7 +2,7 @@
 
 In: the operations of a kernel as aligned OpSpecs without slices. Out: the operations with those
 that the plan adds, divided, and the addresses of what stays in scratchpads. Several divisions of
-the whole kernel (`joint_division`) go through the pass over scratchpads (`scratchpad/residency`);
+the whole kernel (`candidates`) go through the pass over scratchpads (`scratchpad/residency`);
 the one that then takes the least modelled time is the plan; those that cannot win by their
 estimates are not planned. The documented division is among them, with scratchpads as we plan them
 and, where it could win so, as the documented system does: no plan is slower than the documented one
@@ -20,9 +20,9 @@ from torch_spyre._inductor import config
 from torch_spyre._inductor.layouts.to_op_spec import buffers_of
 from torch_spyre._inductor.operations.operation import Buffer, Operation
 from torch_spyre._inductor.opspec.op_spec import OpSpec
-from torch_spyre._inductor.planning import cost
+from torch_spyre._inductor.planning import op_cost
 from torch_spyre._inductor.planning.division.candidates import Division, best_divisions
-from torch_spyre._inductor.planning.division.work_division import divide
+from torch_spyre._inductor.planning.division.documented_rules import divide
 from torch_spyre._inductor.planning.scratchpad import residency
 from torch_spyre._inductor.planning.scratchpad.lifetimes import budget
 from torch_spyre._inductor.planning.scratchpad.residency import Residency, Usage
@@ -129,6 +129,6 @@ def modelled_us(plan: Residency) -> float:
         in_lx = tuple([buffer in plan.lx for buffer in buffers_of(op)])
         key = (id(spec), in_lx)
         if key not in known:
-            known[key] = cost.modelled_us(spec, in_lx)
+            known[key] = op_cost.modelled_us(spec, in_lx)
         us.append(known[key])
     return sum(us)
