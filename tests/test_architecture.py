@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 FRONT = "torch_spyre._inductor"
 
@@ -23,6 +25,8 @@ ORDER = [
     "torch_spyre.logs",
     "torch_spyre.on_card",
     "torch_spyre.upstream.import_hooks",
+    "torch_spyre.upstream.table",
+    "torch_spyre.upstream.install",  # knows those that change something by their names alone
     "torch_spyre.cache.store",
     "torch_spyre.cache",
     "torch_spyre.card_model",
@@ -90,7 +94,6 @@ DOORS = {
     ("torch_spyre.device.devices", "torch_spyre.ops.eager"): "the card starts: eager ops are next",
     # The steps that make spyre a device, in order.
     ("torch_spyre.device.registration", "torch_spyre.upstream.compile_fx"): "import torch",
-    ("torch_spyre.device.registration", "torch_spyre.upstream.tensor_api"): "import torch",
     # The folder of the package, to tell its frames from the user's.
     (f"{FRONT}.operations.origins", "torch_spyre"): "its __file__",
 }
@@ -141,3 +144,68 @@ def test_every_door_is_used():
     known = modules()
     used = {(module, name) for module, path in known.items() for _, name in imports(path, known)}
     assert set(DOORS) <= used
+
+
+# ---- Changes to PyTorch --------------------------------------------------------------------------
+
+
+def from_torch(tree: ast.AST) -> set[str]:
+    """Names of a file that stand for something of PyTorch."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "torch":
+                    found.add(alias.asname or "torch")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            found.update(alias.asname or alias.name for alias in node.names)
+    return found
+
+
+def changes(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Lines of a file that assign to an attribute of something of PyTorch, or delete one.
+
+    Entries of its tables (`decompositions[op] = ...`) are what they are there for.
+    """
+    ours = from_torch(tree)
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        if isinstance(node, (ast.Assign, ast.Delete)):
+            targets = list(node.targets)
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            targets = [ast.Attribute(node.args[0], "*")]
+        for target in targets:
+            if isinstance(target, ast.Attribute) and root(target) in ours:
+                yield node.lineno, ast.unparse(node).partition("\n")[0]
+
+
+def root(node: ast.expr) -> str:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_nothing_but_the_table_changes_pytorch() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for module, path in modules().items()
+        for line, text in changes(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, "upstream/table.py is the place for this:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch\ntorch.empty = 1",
+        "import torch._dynamo\ntorch._dynamo.config.x: int = 1",
+        "from torch._inductor import ir as I\nI.IRNode.x |= {2}",
+        "from torch import nn\nsetattr(nn.Module, 'to', 1)",
+        "from torch import nn\ndel nn.Module.to",
+        "from torch import ops\nops.x['y'].z = 3",
+    ],
+)
+def test_a_change_of_pytorch_is_seen(code: str) -> None:
+    assert list(changes(ast.parse(code)))

@@ -6,7 +6,6 @@ is written, and the exit code is 1 when the page is not what it should be; a tes
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import itertools
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.generate.page import run
 from torch_spyre.opfuncs import OPFUNCS, OpFunc
 
 PAGE = Path(__file__).parents[2] / "docs" / "supported_operations.md"
@@ -250,22 +250,7 @@ def _entry(packet: str, overloads: list[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.generate.supported_operations",
-        description="Write the page of supported operations.",
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it is outdated")
-    parser.add_argument("file", type=Path, nargs="?", default=PAGE, help=f"default: {PAGE.name}")
-    options = parser.parse_args(arguments)
-    text = page()
-    if not options.check:
-        options.file.write_text(text)
-        print(f"written to {options.file}")
-        return 0
-    if options.file.is_file() and options.file.read_text() == text:
-        return 0
-    print(f"{options.file} is outdated: run {parser.prog}", file=sys.stderr)
-    return 1
+    return run("docs.generate.supported_operations", page, PAGE, arguments)
 
 
 if __name__ == "__main__":

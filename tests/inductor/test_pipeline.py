@@ -53,7 +53,7 @@ def test_a_stage_more_is_a_line_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_plan_is_made_before_host_code_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When this fails, upstream/inductor_lowering.py need not wrap _update_scheduler."""
+    """When this fails, upstream/graph_lowering.py need not wrap _update_scheduler."""
     planned: list[bool] = []
     stock = SpyreScheduling.codegen_node
 

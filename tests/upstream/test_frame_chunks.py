@@ -1,15 +1,16 @@
-"""Room for the calls of a compiler, in one piece."""
+"""A chunk of frames for the compiler."""
 
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 
 import pytest
+import torch
 
+from torch_spyre.upstream import frame_chunks
 from torch_spyre.upstream.frame_chunks import with_room
 
 _CALLS = 200
@@ -30,7 +31,7 @@ def _faults_at(depth: int) -> int:
 
 
 def _most_faults() -> int:
-    """At the worst of many depths; some of them are the end of a piece."""
+    """At the worst of many depths; some of them are the end of a chunk."""
     return max(_faults_at(depth) for depth in range(400))
 
 
@@ -46,7 +47,7 @@ def in_a_thread(function: Callable[[], int]) -> int:
 @pytest.mark.skipif(
     sys.version_info < (3, 11), reason="frames are objects before Python 3.11, not parts of a stack"
 )
-def test_calls_at_the_end_of_a_piece_take_new_memory_each_time() -> None:
+def test_calls_at_the_end_of_a_chunk_take_new_memory_each_time() -> None:
     assert in_a_thread(_most_faults) >= _CALLS
 
 
@@ -67,26 +68,15 @@ def test_room_can_be_had_inside_of_room() -> None:
     assert down(20) == 20
 
 
-_COMPILE = """
-import resource, sys
-import torch
-from torch_spyre.upstream import frame_chunks
-seen = []
-stock = frame_chunks.with_room
-frame_chunks.with_room = lambda *args, **kw: seen.append(1) or stock(*args, **kw)
-device = sys.argv[1]
-x = torch.ones(64, device=device)
-torch.compile(lambda z: z + 1, backend="eager")(x)
-print(len(seen))
-"""
-
-
-@pytest.mark.parametrize(("device", "frames"), [("spyre", 1), ("cpu", 0)])
-def test_dynamo_has_room_in_processes_that_use_a_card(device: str, frames: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _COMPILE, device], capture_output=True, text=True, check=True
+def test_graphs_of_the_card_are_compiled_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    monkeypatch.setattr(
+        frame_chunks, "with_room", lambda run, *args, **kw: given.append(run) or run(*args, **kw)
     )
-    assert int(done.stdout.split()[-1]) == frames
+    for device, calls in (("cpu", 0), ("spyre", 1)):
+        torch._dynamo.reset()
+        torch.compile(lambda z: z + 1)(torch.ones(64, device=device))
+        assert len(given) == calls
 
 
 def test_a_deep_program_still_ends_where_python_says() -> None:

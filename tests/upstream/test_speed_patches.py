@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import itertools
-import logging
-import time
-import types
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -16,7 +11,6 @@ import pytest
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import compile_fx, fx_utils, ir, pattern_matcher
-from torch._inductor import graph as inductor_graph
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -26,7 +20,7 @@ import torch_spyre
 from tests.support.cases import values
 from torch_spyre._inductor import state
 from torch_spyre._inductor.fx import decompositions
-from torch_spyre.upstream import fake_tensor_updates, fast_run_node
+from torch_spyre.upstream import fake_tensor_updates
 
 aten = torch.ops.aten
 
@@ -163,119 +157,7 @@ def test_equal_nodes_that_are_changed_alike_are_computed_once() -> None:
     assert all(a is n.meta.get("val") for a, n in zip(before, gm.graph.nodes, strict=True))
 
 
-# ---- Keys ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("read", [False, True])
-def test_a_key_is_not_described_unless_somebody_reads_it(read: bool) -> None:
-    from torch._inductor.codecache import FxGraphCachePickler
-    from torch._logging._internal import trace_log
-
-    torch_spyre._inductor.register()
-    pickler = FxGraphCachePickler(traced(torch.exp, (8, 64)))
-    details: Any = types.SimpleNamespace(device="spyre")
-    with mock.patch.object(trace_log, "handlers", [logging.NullHandler()] if read else []):
-        assert len(pickler.debug_lines(details)) == 1  # of a graph that is not ours
-        with state.compiling():
-            assert len(pickler.debug_lines(details)) == (1 if read else 0)
-
-
-def test_a_graph_is_printed_without_entering_its_nodes_anew() -> None:
-    torch_spyre._inductor.register()
-    gm = traced(lambda a: torch.relu(torch.exp(a)), (8, 64))
-    with mock.patch.object(gm.graph, "_find_nodes_lookup_table", mock.MagicMock()) as tables:
-        tables.__contains__.return_value = True
-        expected = gm.graph.python_code("self").src
-        assert tables.insert.called  # of a graph that is not ours
-        tables.reset_mock()
-        with state.compiling():
-            assert gm.graph.python_code("self").src == expected
-        assert not tables.insert.called and not tables.remove.called
-    with state.compiling():
-        other_function(gm.graph)
-    assert len(gm.graph.find_nodes(op="call_function", target=aten.sin.default)) == 1
-    assert not gm.graph.find_nodes(op="call_function", target=aten.exp.default)
-
-
-# ---- Dynamo -------------------------------------------------------------------------------------
-
-
-def test_caches_of_the_processor_are_emptied_for_logs_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from torch._dynamo import guards
-
-    root = mock.Mock()
-    root.check.side_effect = lambda scope: time.sleep(0.002) or scope == {"x": 1}
-    x(4, 64).to("spyre")  # the process uses a card
-    assert 2000 <= guards.profile_guard_manager(root, {"x": 1}, 2) < 200_000
-    assert root.check.call_count == 2
-    monkeypatch.setattr(guards.guards_log, "level", logging.DEBUG)
-    monkeypatch.setattr(guards.guards_log, "_cache", {})
-    with pytest.raises(TypeError):  # PyTorch's own, which wants guards
-        guards.profile_guard_manager(root, {"x": 1}, 1)
-
-
-def test_source_files_are_taken_apart_for_logs_alone() -> None:
-    from torch._dynamo import funcname_cache, output_graph
-
-    a = x(8, 64).to("spyre")
-    lines = []
-
-    def handle(record: logging.LogRecord) -> bool:
-        lines.append(record.getMessage())
-        return False
-
-    log = output_graph.trace_call_log
-    log.addFilter(handle)
-    try:
-        for level in (log.level, logging.DEBUG):
-            torch._dynamo.reset()
-            funcname_cache.clearcache()
-            with mock.patch.object(log, "level", level):
-                log._cache.clear()  # of levels
-                torch.compile(lambda a: torch.relu(a), backend="eager")(a)
-            assert (__file__ in funcname_cache.cache) == bool(lines)
-    finally:
-        log.removeFilter(handle)
-        log._cache.clear()
-    (line,) = [text for text in lines if "TRACE FX call relu" in text]
-    assert "test_source_files_are_taken_apart_for_logs_alone" in line
-
-
-@pytest.mark.parametrize("device", ["spyre", "cpu"])
-def test_distributed_tensors_are_not_imported_for_nothing(script: Any, device: str) -> None:
-    out = script(
-        f"""
-        import sys, torch
-        from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
-        torch.ones(2, device="{device}")
-        assert not LocalMapWrappedHigherOrderVariable.should_wrap_in_hop(print)
-        print("torch.distributed.tensor.experimental" in sys.modules)
-        """
-    )
-    assert out.split()[-1] == str(device == "cpu"), out  # on the CPU: as PyTorch does it
-
-
 # ---- Patterns -----------------------------------------------------------------------------------
-
-
-def test_a_view_of_no_product_is_not_compared_with_attention() -> None:
-    torch._dynamo.reset()
-    a, tried = x(8, 64), collections.Counter[Any]()
-    stock = pattern_matcher.MatchContext.match
-
-    def match(self: Any, pattern: Any, node: Any) -> Any:
-        tried[getattr(node, "target", None)] += 1
-        return stock(self, pattern, node)
-
-    def function(a: torch.Tensor) -> torch.Tensor:
-        return torch.relu(a).view(16, 32) + 1
-
-    with mock.patch.object(pattern_matcher.MatchContext, "match", match):
-        told = torch_spyre.explain(function, a.to("spyre"))
-    assert torch.allclose(told.result.cpu(), function(a), rtol=0.01)
-    assert tried[aten.view.default] < 10, tried
 
 
 def test_patterns_that_cannot_match_are_not_tried() -> None:
@@ -323,35 +205,6 @@ def test_attention_in_small_steps_is_found_as_before() -> None:
     assert counters["inductor"]["fuse_attention"] == 1
 
 
-# ---- Lowering -----------------------------------------------------------------------------------
-
-
-def test_plain_nodes_are_lowered_without_questions() -> None:
-    inputs = [x(2, 70, 128, seed=i) for i in range(3)]
-    on_card = [t.to("spyre") for t in inputs]
-    asked: list[Any] = []
-    stock = inductor_graph.fallback_node_due_to_unsupported_type
-
-    def ask(node: torch.fx.Node, *args: Any) -> bool:
-        asked.append(node.target)
-        return stock(node, *args)
-
-    def told() -> Any:
-        torch._dynamo.reset()
-        asked.clear()
-        with mock.patch.object(inductor_graph, "fallback_node_due_to_unsupported_type", ask):
-            return torch_spyre.explain(attention, *on_card)
-
-    ours, few = told(), list(asked)
-    with mock.patch.object(fast_run_node, "is_plain", lambda graph, node: False):
-        theirs, many = told(), list(asked)
-    assert len(few) == 1 and len(many) > 10  # what is returned, and everything
-    assert str(ours) == str(theirs)
-    assert torch.equal(ours.result.cpu(), theirs.result.cpu())
-    expected = attention(*(t.float() for t in inputs))
-    assert torch.allclose(ours.result.cpu().float(), expected, atol=0.02)
-
-
 # ---- The scheduler ------------------------------------------------------------------------------
 
 
@@ -368,18 +221,6 @@ def test_no_loops_are_made_that_nobody_looks_at() -> None:
     assert torch.allclose(told.result.cpu().float(), function(a.float()), rtol=0.02)
 
 
-def test_fakes_of_the_card_are_not_asked_for_their_kind() -> None:
-    from torch._inductor import lowering
-
-    with torch._subclasses.FakeTensorMode():
-        ours, theirs = torch.empty(4, device="spyre", dtype=torch.float16), torch.empty(4)
-        with mock.patch.object(torch.Tensor, "is_complex", side_effect=AssertionError):
-            assert not lowering.unsupported_input_tensor(ours)
-            with pytest.raises(AssertionError):
-                lowering.unsupported_input_tensor(theirs)
-        assert lowering.unsupported_input_tensor(torch.empty(4, dtype=torch.complex64))
-
-
 def test_loops_are_there_for_who_looks_at_them() -> None:
     torch._dynamo.reset()
     seen = []
@@ -394,25 +235,6 @@ def test_loops_are_there_for_who_looks_at_them() -> None:
         torch_spyre._inductor.remove_pass("pre_fusion", look)
     assert [list(map(list, ranges)) for ranges, _ in seen] == [[[350], []], [[5], [70]]]
     assert "ops.exp" in seen[0][1] and "'sum'" in seen[1][1]
-
-
-def test_strides_that_are_numbers_are_compared_as_numbers() -> None:
-    from torch._inductor.virtualized import V as virtualized
-
-    torch_spyre._inductor.register()
-    stock = ir.is_contiguous_strides_for_shape.__wrapped__  # type: ignore[attr-defined]
-    sizevars = mock.Mock(sizevars=mock.Mock(statically_known_equals=lambda a, b: a == b))
-    sizes = [(), (1,), (4,), (4, 1, 3), (2, 0, 3), (4, 3)]
-    for shape in sizes:
-        strides = [tuple(torch.empty(shape).stride()), *itertools.product((1, 3, 4), repeat=3)]
-        for stride in (s[: len(shape)] for s in strides):
-            with virtualized.set_graph_handler(sizevars):
-                expected = stock(stride, shape)
-            with state.compiling():
-                assert ir.is_contiguous_strides_for_shape(stride, shape) == expected, (
-                    shape,
-                    stride,
-                )
 
 
 # ---- Shapes -------------------------------------------------------------------------------------

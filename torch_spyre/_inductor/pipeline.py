@@ -140,5 +140,5 @@ def plan(graph: GraphLowering) -> None:
 def plan_of(graph: GraphLowering) -> GraphPlan:
     """The plan of a graph whose host code is being written."""
     found = state.of(graph, Planned).plan
-    assert found is not None, "the graph was not planned: upstream/inductor_lowering.py"
+    assert found is not None, "the graph was not planned: upstream/graph_lowering.py"
     return found

@@ -86,3 +86,8 @@ def of(graph: Any, kind: type[T]) -> T:
         known = CompileState()
         setattr(graph, _ATTRIBUTE, known)
     return known.get(kind)
+
+
+def forget(graph: Any) -> None:
+    """Nothing is known about a graph any more: its lowering starts over."""
+    vars(graph).pop(_ATTRIBUTE, None)

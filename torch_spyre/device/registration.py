@@ -27,18 +27,17 @@ def register() -> None:
 
     from torch_spyre import logs
     from torch_spyre.device import interface, module
-    from torch_spyre.upstream import compile_fx
+    from torch_spyre.upstream import compile_fx, install, table
 
     logs.register()
     interface.register_when_needed()
     compile_fx.register_when_needed()
+    install.install_when_imported(table.WITH_THEIR_MODULE)
 
     torch._register_device_module(DEVICE_NAME, module.build())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 
-    from torch_spyre.upstream import tensor_api
-
-    tensor_api.apply()
+    install.install(table.WITH_THE_DEVICE)
     atexit.register(_let_autograd_threads_finish)
 
 

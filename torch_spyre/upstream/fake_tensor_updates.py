@@ -13,8 +13,8 @@ does.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings, rebind_unbacked
 
+from torch_spyre._inductor.state import current
 from torch_spyre.constants import DEVICE_NAME
 
 _State = tuple[Any, Any, Any]
@@ -212,7 +213,9 @@ def _has_spyre(graph: Graph) -> bool:
 
 # ---- From tracing to the passes after it ---------------------------------------------------------
 
-_traced: weakref.WeakKeyDictionary[Graph, Updater] = weakref.WeakKeyDictionary()
+
+class TracedGraphs(dict[Graph, Updater]):
+    """Graphs of a compilation, as tracing left them."""
 
 
 class Traced(CustomGraphPass):
@@ -229,7 +232,7 @@ def note_traced(graph: Graph) -> None:
     """Remember a graph as it was traced: every value in it is right."""
     gm = graph.owning_module
     if gm is not None and _is_ours(gm) and all(_has_value(node) for node in graph.nodes):
-        _traced[graph] = Updater(gm)
+        current().get(TracedGraphs)[graph] = Updater(gm)
 
 
 def _has_value(node: Node) -> bool:
@@ -238,8 +241,22 @@ def _has_value(node: Node) -> bool:
 
 def bring_up_to_date(gm: GraphModule) -> bool:
     """Update a graph that was traced as it is now but for a few passes; False for any other."""
-    since_then = _traced.pop(gm.graph, None)
+    since_then = current().get(TracedGraphs).pop(gm.graph, None)
     if since_then is None or since_then.gm is not gm:
         return False
     since_then.incremental_update()
     return all(_has_value(node) for node in gm.graph.nodes)
+
+
+def known_values(_: Any, stock: Callable[..., Any]) -> tuple[Any, Callable[..., Any]]:
+    """post_grad's updater, and the propagation before it."""
+
+    def fake_tensor_prop(gm: Any, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        mode = torch._guards.detect_fake_mode(example_inputs)
+        if mode is not None:
+            with V.set_fake_mode(mode), enable_python_dispatcher():
+                if bring_up_to_date(gm):
+                    return mode
+        return stock(gm, example_inputs, *args, **kwargs)
+
+    return updater, fake_tensor_prop

@@ -16,9 +16,7 @@ Views, mutations, random numbers and everything that is not understood are run a
 from __future__ import annotations
 
 import contextlib
-import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +37,7 @@ from torch.fx.node import map_arg
 from torch.fx.traceback import set_current_replay_node
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from torch_spyre._inductor.state import current, is_compiling
 from torch_spyre.constants import DEVICE_NAME
 
 _NUMBERS = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format)
@@ -86,32 +85,40 @@ class _Recorded:
     last: int
 
 
-class _Active(threading.local):
-    yes = False
-    node: Node | None = None
-    """The node that is being run."""
+class TraceMemo:
+    """What a compilation has traced. AOTAutograd runs one graph after the other."""
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        """The node of Dynamo's graph that is being run."""
+        self.interpreter: Any = None
+        self.recorded: dict[Any, _Recorded | None] = {}
+        """By this run of the graph; None: what cannot be replayed."""
+
+    def of(self, interpreter: Any) -> dict[Any, _Recorded | None]:
+        """What was recorded by a run of a graph."""
+        if interpreter is not self.interpreter:
+            self.interpreter, self.recorded = interpreter, {}
+        return self.recorded
 
 
-_active = _Active()
+def run_nodes(*stock: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Interpreter.run_node, call_function and call_method."""
+    stock_run_node, *stock_calls = stock
 
+    def run_node(self: Any, n: Node) -> Any:
+        if is_compiling():
+            current().get(TraceMemo).node = n
+        return stock_run_node(self, n)
 
-@contextlib.contextmanager
-def active() -> Iterator[None]:
-    """Operations are replayed inside."""
-    before, _active.yes = _active.yes, True
-    try:
-        yield
-    finally:
-        _active.yes = before
+    def calling(kind: str, stock: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, target: Any, args: Any, kwargs: Any) -> Any:
+            return run(self, stock, kind, target, args, kwargs)
 
+        return call
 
-def begin(node: Node) -> None:
-    """A node of Dynamo's graph is run next."""
-    _active.node = node
-
-
-# Of each run of a graph what it has recorded; None for what cannot be replayed.
-_known: weakref.WeakKeyDictionary[Any, dict[Any, _Recorded | None]] = weakref.WeakKeyDictionary()
+    kinds = ("call_function", "call_method")
+    return [run_node, *map(calling, kinds, stock_calls)]
 
 
 def run(
@@ -123,8 +130,9 @@ def run(
     kwargs: dict[str, Any],
 ) -> Any:
     """Do what `stock` does for a node of Dynamo's graph."""
-    modes = _modes() if _active.yes and not _is_changed_later(_active.node) else None
-    if modes is None:
+    memo = current().get(TraceMemo) if is_compiling() else None
+    modes = _modes() if memo is not None and not _is_changed_later(memo.node) else None
+    if memo is None or modes is None:
         return stock(interpreter, target, args, kwargs)
     inputs: list[Any] = []
     # The recorder looks at each question that a tensor is asked, thousands of them.
@@ -132,7 +140,7 @@ def run(
         key = _key(kind, target, args, kwargs, inputs)
     if key is None or not inputs:
         return stock(interpreter, target, args, kwargs)
-    known = _known.setdefault(interpreter, {})
+    known = memo.of(interpreter)
     if key not in known:
         recording = _Recording(modes, inputs)
         result = stock(interpreter, target, args, kwargs)

@@ -312,7 +312,7 @@ def test_what_grows_from_layer_to_layer_is_computed_exactly() -> None:
 def test_a_graph_whose_plan_differs_is_lowered_as_a_whole() -> None:
     model = Model(6).half().to("spyre")
     whole = compiled(model, x(), share=False)
-    refuse = mock.Mock(side_effect=repeated_layers.Differs("for this test"))
+    refuse = mock.Mock(side_effect=repeated_layers.RestartLowering("for this test"))
     with mock.patch.object(planner, "with_left_out", refuse):
         few = compiled(model, x())
     assert refuse.call_count == 1
@@ -329,8 +329,9 @@ def test_a_host_step_in_the_first_layer_alone_keeps_layers_apart() -> None:
 
     def check(operation: Any) -> None:
         origins = {str(node.target) for node in operation.origins}
-        if "aten.silu.default" in origins and V.graph not in refused:  # the first of each lowering
-            refused.append(V.graph)
+        lowering = V.graph.buffers  # one graph is lowered twice, with other lists
+        if "aten.silu.default" in origins and not any(lowering is known for known in refused):
+            refused.append(lowering)
             raise errors.Unsupported("for this test")
         stock(operation)
 

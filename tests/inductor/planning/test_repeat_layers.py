@@ -25,8 +25,8 @@ from torch_spyre._inductor.lowering.repeated_layers import (
     FIRST,
     LAST,
     SECOND,
-    Differs,
     Repeats,
+    RestartLowering,
 )
 from torch_spyre._inductor.operations.operation import (
     Access,
@@ -242,7 +242,7 @@ def another_type() -> Plan:
      dies_early, in_one_loop, of_no_node, another_type],
 )  # fmt: skip
 def test_plans_that_cannot_be_repeated_are_refused(spoilt: Any) -> None:
-    with pytest.raises(Differs):
+    with pytest.raises(RestartLowering):
         spoilt().whole()
 
 

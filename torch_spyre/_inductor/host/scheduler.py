@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._inductor import ir
-from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, SchedulerNode
+from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling
 from torch._inductor.utils import get_fused_kernel_name, sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
@@ -20,57 +19,6 @@ from torch_spyre._inductor.host import async_compile
 from torch_spyre._inductor.inspect import cost_report, debug_dir
 from torch_spyre._inductor.pipeline import plan_of
 from torch_spyre._inductor.planning.plan import GraphPlan, Kernel
-
-
-class LoopsOnDemand(SchedulerNode):
-    """A node of the scheduler whose loops are made when somebody looks at them.
-
-    Inductor traces the body of each node, merges its loops and puts them in order, to find out
-    which ones it can fuse. Here nothing is fused, and the plan has its own trace: all that is
-    needed is which buffers a node reads and writes.
-    """
-
-    def _compute_attrs(
-        self,
-        extra_indexing_constraints: Any = None,
-        recompute_sizes_body_func: Any = None,
-    ) -> None:
-        node = self.node
-        assert isinstance(node, ir.ComputedBuffer), node
-        self._wanted = (extra_indexing_constraints, recompute_sizes_body_func)
-        self._made: tuple[Any, Any] | None = None
-        sizes = (tuple(node.get_pointwise_size()), tuple(node.get_reduction_size()))
-        self.group = (node.get_device_or_error(), sizes)  # for comparisons, which nobody makes
-        self.set_read_writes(node.get_read_writes())
-
-    def _loops(self) -> tuple[Any, Any]:
-        if self._made is None:
-            assert isinstance(self.node, ir.ComputedBuffer)
-            self._made = self.node.simplify_and_reorder(*self._wanted)
-        return self._made
-
-    @property
-    def _sizes(self) -> Any:
-        return self._loops()[0]
-
-    @_sizes.setter
-    def _sizes(self, sizes: Any) -> None:
-        self._made = (sizes, self._loops()[1])
-
-    @property
-    def _body(self) -> Any:
-        return self._loops()[1]
-
-    @_body.setter
-    def _body(self, body: Any) -> None:
-        self._made = (self._loops()[0], body)
-
-    def is_reduction(self) -> bool:
-        assert isinstance(self.node, ir.ComputedBuffer)
-        return bool(self.node.get_reduction_type())
-
-    def has_side_effects(self) -> bool:
-        return False  # assertions on the device are steps of the host
 
 
 class SpyreScheduling(BaseScheduling):

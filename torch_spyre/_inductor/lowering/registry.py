@@ -28,6 +28,7 @@ from torch_spyre._inductor.capture.fingerprints import is_foreign
 from torch_spyre._inductor.errors import Unsupported
 from torch_spyre._inductor.operations.origins import is_view
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.upstream.install import add_attribute
 
 aten = torch.ops.aten
 spyre = torch.ops.spyre
@@ -135,8 +136,8 @@ class _SpyreOps:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if not hasattr(DefaultHandler, name):
-            # LoopLevelIR knows a fixed list of names and warns about others.
-            setattr(DefaultHandler, name, DefaultHandler._call_default(name))
+            handler = "torch._inductor.ops_handler:DefaultHandler"
+            add_attribute(handler, name, DefaultHandler._call_default(name))
         return getattr(ops, name)
 
 

@@ -10,8 +10,8 @@ those between them is wanted, the node of the second layer stands for it:
 
 What the scheduler and the plan get is a graph of three layers. `repeat_layers.py` puts the others
 back into the finished plan: the operations of the second one again, with the weights of the others.
-Whether that is right can only be seen there. If it is not, `Differs` is raised, and the graph is
-lowered as a whole.
+Whether that is right can only be seen there. If it is not, planning raises `RestartLowering`, as
+Dynamo restarts its analysis: the graph is lowered again, as a whole.
 
 A layer is left out if its nodes are those of the layer before it, in the same order, and each reads
 the same: the same node of its own layer, of the layer before or from before all layers, or an input
@@ -46,7 +46,7 @@ _LEAST_LAYERS = 4
 """Of fewer, none can be left out."""
 
 
-class Differs(Exception):
+class RestartLowering(Exception):
     """The plan of a graph from which layers were left out cannot be made that of the whole."""
 
 
@@ -91,7 +91,7 @@ class Repeats:
     def place_of(self, name: str) -> tuple[int, int]:
         """The same for the buffer of that name."""
         if name not in self.places:
-            raise Differs(f"{name} belongs to no node")
+            raise RestartLowering(f"{name} belongs to no node")
         return self.places[name]
 
     def lower(self, graph: GraphLowering, node: Node, lower: Callable[[Node], Any]) -> Any:

@@ -7,7 +7,7 @@ SpyreOpFuncs; what is not there raises NoOpFunc, and the node becomes a step on 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from torch_spyre._inductor.operations.opfunc_map import (
     promote,
 )
 from torch_spyre.opfuncs import OPFUNCS
+from torch_spyre.upstream.install import scoped
 
 
 class _Tracer(DefaultHandler):
@@ -138,15 +139,9 @@ class Body:
     """Names of all that is read, also for indices."""
 
 
-@contextlib.contextmanager
-def indexing_allowed() -> Iterator[None]:
+def indexing_allowed() -> contextlib.AbstractContextManager[None]:
     """Bodies may be run before layouts are final, as Inductor does to count what they read."""
-    before = ir.FlexibleLayout.allow_indexing
-    ir.FlexibleLayout.allow_indexing = True
-    try:
-        yield
-    finally:
-        ir.FlexibleLayout.allow_indexing = before
+    return scoped("torch._inductor.ir:FlexibleLayout.allow_indexing", True)
 
 
 def buffer_dtype(name: str) -> torch.dtype:

@@ -180,7 +180,7 @@ def replicate_layers(planning: Planning) -> None:
         kernel.tree = _whole(kernel, kernel.tree, found, planning)
         kernel.numbers = _arguments(kernel.tree, planning)
     if all(kernel.repetition is None for kernel in planning.plan.kernels):
-        raise repeated_layers.Differs("no kernel has the second layer")
+        raise repeated_layers.RestartLowering("no kernel has the second layer")
 
 
 def _whole(
@@ -219,7 +219,7 @@ def _check_order(kernel: Kernel, found: repeated_layers.Repeats, planning: Plann
         names = {name for output in node.get_outputs() for name in output.get_mutations()}
         changed = inputs.intersection(real.get(name, name) for name in names)
         if changed and position[node] < position[kernel.nodes[-1]]:
-            raise repeated_layers.Differs(
+            raise repeated_layers.RestartLowering(
                 f"{sorted(changed)} change before the kernel has read them"
             )
 

@@ -10,8 +10,8 @@ time with the inputs of another layer:
 Each of them finds what it needs where the second layer found it, if at its end everything lies as
 it did at its beginning. The last layer tells: it does the same as the second one, so what it reads
 from the second must lie where the second reads its counterpart, from the first. What neither of
-them touches stays where it is. All else is refused (`Differs`): loops over operations of two
-layers, results that leave the graph from within a layer, buffers that two layers write.
+them touches stays where it is. All else is refused (`RestartLowering`): loops over operations of
+two layers, results that leave the graph from within a layer, buffers that two layers write.
 
 Example: the second layer reads x from the first at byte 0 of the scratchpads and leaves its own at
 byte 0, where the last layer reads it: it can be repeated.
@@ -31,8 +31,8 @@ from torch_spyre._inductor.lowering.repeated_layers import (
     FIRST,
     LAST,
     SECOND,
-    Differs,
     Repeats,
+    RestartLowering,
 )
 from torch_spyre._inductor.operations.operation import Buffer
 from torch_spyre._inductor.planning.tiling.loops import Item, Loop, Node, items_of, renamed
@@ -72,7 +72,7 @@ def with_left_out(
     if SECOND not in parts:
         return list(nodes), None
     if parts != sorted(parts):
-        raise Differs("operations of different layers alternate")
+        raise RestartLowering("operations of different layers alternate")
     handed_on = _check(nodes, found, inside)
     begin, end = parts.index(SECOND), len(nodes) - parts[::-1].index(SECOND)
     layer = _Layer(nodes[begin:end], handed_on, inside)
@@ -88,7 +88,7 @@ def _part(node: Node, found: Repeats) -> int:
     """Which part of the graph an operation belongs to, or all operations of a loop."""
     parts = {found.place_of(item.op.origin.node)[0] for item in items_of([node])}
     if len(parts) != 1:
-        raise Differs("a loop runs over operations of two layers")
+        raise RestartLowering("a loop runs over operations of two layers")
     return parts.pop()
 
 
@@ -96,17 +96,17 @@ def _part(node: Node, found: Repeats) -> int:
 
 
 def _check(nodes: Sequence[Node], found: Repeats, inside: Inside) -> dict[Buffer, Buffer]:
-    """What the second layer reads from the first, and what it leaves in its place. Raises Differs
-    unless everything is then as it was."""
+    """What the second layer reads from the first, and what it leaves in its place. Raises
+    RestartLowering unless everything is then as it was."""
     uses = _Uses(nodes, found)
     own = found.inputs[0]
     for item in uses.turns[SECOND]:
         output = item.op.output.buffer
         if inside.is_argument(output):
             if output.name not in own:
-                raise Differs(f"a layer writes {output.name}, which is not its own")
+                raise RestartLowering(f"a layer writes {output.name}, which is not its own")
         elif uses.written[output] != {SECOND}:
-            raise Differs(f"several layers write {output.name}")
+            raise RestartLowering(f"several layers write {output.name}")
     alike = _alike(uses, inside)
     handed_on: dict[Buffer, Buffer] = {}
     for number, item in enumerate(uses.turns[SECOND]):
@@ -115,7 +115,7 @@ def _check(nodes: Sequence[Node], found: Repeats, inside: Inside) -> dict[Buffer
             if inside.is_argument(buffer):
                 name = (buffer if buffer.hoisted is None else buffer.hoisted.source).name
                 if name in found.foreign or found.places.get(name, (BEFORE, 0))[0] != BEFORE:
-                    raise Differs(f"{name} is another layer's")
+                    raise RestartLowering(f"{name} is another layer's")
                 continue
             if writers == {SECOND}:
                 continue
@@ -126,12 +126,12 @@ def _check(nodes: Sequence[Node], found: Repeats, inside: Inside) -> dict[Buffer
             else:
                 other = uses.counterpart(buffer)
                 if inside.address(other) != inside.address(buffer):
-                    raise Differs(f"{other.name} does not lie where {buffer.name} does")
+                    raise RestartLowering(f"{other.name} does not lie where {buffer.name} does")
             right = writers == {FIRST} and uses.written.get(other) == {SECOND}
             if not right or not uses.is_read_behind(other):
-                raise Differs(f"{other.name} is not to the last layer what {buffer.name} was")
+                raise RestartLowering(f"{other.name} is not the last layer's {buffer.name}")
             if handed_on.setdefault(buffer, other) is not other:
-                raise Differs(f"the last layer has two tensors for {buffer.name}")
+                raise RestartLowering(f"the last layer has two tensors for {buffer.name}")
     return handed_on
 
 
@@ -178,10 +178,10 @@ class _Uses:
         for key in keys:
             item, other = self._items[key], self._second.get(key)
             if other is None or not _do_the_same(item, other) or self.loops[item]:
-                raise Differs(f"the second layer does not write {buffer.name} as the first one did")
+                raise RestartLowering(f"the second layer does not write {buffer.name} as the first")
             outputs.add(other.op.output.buffer)
         if len(outputs) != 1:
-            raise Differs(f"the second layer has nothing like {buffer.name}")
+            raise RestartLowering(f"the second layer has nothing like {buffer.name}")
         return outputs.pop()
 
 
@@ -275,7 +275,7 @@ def _counterpart(buffer: Buffer, names: Mapping[str, str], inside: Inside) -> Bu
     if other.layout is None:
         other.layout = buffer.layout
     if replace(other, name="").__dict__ != replace(buffer, name="").__dict__:
-        raise Differs(f"{other.name} is not like {buffer.name}")
+        raise RestartLowering(f"{other.name} is not like {buffer.name}")
     return other
 
 

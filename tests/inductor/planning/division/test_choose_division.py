@@ -12,7 +12,7 @@ import torch
 from sympy import Mod, floor
 
 import torch_spyre
-from tests.inductor.planning.division.test_work_division import (
+from tests.inductor.planning.division.test_documented_rules import (
     MIB,
     add,
     matmul,

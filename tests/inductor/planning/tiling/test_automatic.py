@@ -11,7 +11,7 @@ import torch_spyre
 from torch_spyre._inductor import config
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre._inductor.opspec.op_spec import LoopSpec
-from torch_spyre._inductor.planning import planner
+from torch_spyre._inductor.planning import divide_and_place, planner
 from torch_spyre._inductor.planning.division.documented_rules import widest_span
 from torch_spyre._inductor.planning.op_cost import slices_of
 from torch_spyre._inductor.planning.tiling import automatic
