@@ -26,7 +26,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_spyre._inductor import config, dynamic, hints, state
-from torch_spyre._inductor.capture import backward_layouts, graph_cache, input_layouts
+from torch_spyre._inductor.capture import (
+    backward_layouts,
+    eager_operation,
+    graph_cache,
+    input_layouts,
+)
 from torch_spyre._inductor.capture.int64_guard import IntegerGuard, classes_of
 from torch_spyre._inductor.fx.decompositions import (  # noqa: F401  they register themselves
     encoder_layer,
@@ -133,7 +138,8 @@ def compile_fx(
             )
             alone = graph_cache.one_at_a_time(model, inputs)
             fresh_graphs = debug_dir.fresh_graphs()
-            with alone, recording, collections_paused(), fresh_graphs as fresh:
+            eager = eager_operation.holding(model)
+            with alone, recording, collections_paused(), eager, fresh_graphs as fresh:
                 kwargs["config_patches"].update(fresh)
                 return stock(model, inputs, *args, **kwargs)
 

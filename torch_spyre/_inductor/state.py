@@ -31,17 +31,23 @@ class CompileState:
             self._known[kind] = kind()
         return self._known[kind]
 
+    def find(self, kind: type[T]) -> T | None:
+        """What a stage keeps, if it keeps something."""
+        return self._known.get(kind)
+
     @contextlib.contextmanager
     def holding(self, value: Any) -> Iterator[None]:
         """Know `value` as what is kept of its class, for as long as the block takes."""
-        assert is_compiling(), "what is held outside of a compilation is known to nobody"
+        assert is_compiling(), "outside of a compilation there is no state to hold it"
         kind = type(value)
-        before = self.get(kind)
+        before = self._known.get(kind)
         self._known[kind] = value
         try:
             yield
         finally:
-            self._known[kind] = before
+            self._known.pop(kind)
+            if before is not None:
+                self._known[kind] = before
 
 
 _compilation: ContextVar[CompileState | None] = ContextVar("spyre_compilation", default=None)

@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,7 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_spyre import _C
-from torch_spyre._inductor.inspect import debug_dir
+from torch_spyre._inductor.capture import eager_operation
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
 from torch_spyre.ops.fallbacks import FallbackWarning
@@ -40,14 +37,6 @@ from torch_spyre.ops.fallbacks import FallbackWarning
 _log = get_logger("spyre.execution")
 
 Entry = dict[str, Any]
-
-
-class _Capture(threading.local):
-    entry: Entry | None = None
-    active = False
-
-
-_capture = _Capture()
 
 
 def compile_operation(
@@ -104,8 +93,9 @@ def _write_report(operation: str, arguments: list[Any], tensors: list[torch.Tens
 
 def note_plan(plan: Any) -> None:
     """The plan of a graph is complete. Called for every graph."""
-    if _capture.active:
-        _capture.entry = _entry(plan)
+    operation = eager_operation.compiled()
+    if operation is not None:
+        operation.entry = _entry(plan)
 
 
 def _overload(operation: str, inputs: list[Any]) -> torch._ops.OpOverload:
@@ -185,28 +175,17 @@ def _compile(op: torch._ops.OpOverload, arguments: list[Any], tensors: list[torc
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     mode = FakeTensorMode(shape_env=ShapeEnv())
     patches = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+    operation = eager_operation.wanted(module)
     with (
         compile_lock,
         torch.no_grad(),
         tracing(TracingContext(mode)),
         functorch_config.patch(enable_autograd_cache=False),
-        _capturing(),
-        debug_dir.unrecorded(),
     ):
         for node, tensor in zip(placeholders, tensors, strict=True):
             node.meta["example_value"] = mode.from_tensor(tensor, static_shapes=True)
         compile_fx(module, tensors, config_patches=patches)
-        entry = _capture.entry
-    return entry if entry is not None else {"host": "the graph has nothing for the card"}
-
-
-@contextmanager
-def _capturing() -> Iterator[None]:
-    _capture.active, _capture.entry = True, None
-    try:
-        yield
-    finally:
-        _capture.active = False
+    return operation.entry or {"host": "the graph has nothing for the card"}
 
 
 # ---- The entry ----------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ import re
 import shutil
 import threading
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,13 +29,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import config, errors
+from torch_spyre._inductor.capture import eager_operation
 from torch_spyre._inductor.inspect import report
 from torch_spyre._inductor.inspect.source_names import names_of, operations_of
 from torch_spyre._inductor.operations.error_location import place_of, refuse
+from torch_spyre._inductor.state import current
 from torch_spyre.logs import get_logger
 
 if TYPE_CHECKING:
-    from torch_spyre._inductor.operations.operation import Operation
     from torch_spyre._inductor.planning.plan import GraphPlan, Kernel
 
 _log = get_logger("spyre.inductor")
@@ -69,7 +69,6 @@ class Record:
 # All threads: a backward graph is compiled in one of autograd's.
 _records: list[Record] = []
 _lock = threading.Lock()
-_silent = threading.local()
 
 
 @contextlib.contextmanager
@@ -85,18 +84,8 @@ def listen() -> Iterator[Record]:
             _records.remove(record)
 
 
-@contextlib.contextmanager
-def unrecorded() -> Iterator[None]:
-    """What this thread compiles in the block is no graph of the program: an eager operation."""
-    _silent.active = True
-    try:
-        yield
-    finally:
-        _silent.active = False
-
-
 def _listeners() -> list[Record]:
-    return [] if getattr(_silent, "active", False) else _records
+    return _records if eager_operation.compiled() is None else []
 
 
 @contextlib.contextmanager
@@ -165,7 +154,7 @@ def record_kernel(name: str, kernel: Kernel, text: str, bundle: str) -> None:
     """The call of a kernel was written."""
     for record in _listeners():
         record.calls.append(KernelCall(name, kernel, bundle))
-    _remember(text, kernel)
+    current().get(PlannedKernels)[text.strip()] = kernel
     _log_codegen.info(
         "kernel %s: %s, %s, %d bytes of pool", name,
         report.counted(len(kernel.operations), "operation"),
@@ -239,25 +228,16 @@ def _program(bundle: Path) -> list[str]:
 
 # ---- Bundles that fail --------------------------------------------------------------------------
 
-# Operations by the text of their OpSpecs: a bundle is compiled when the plan is gone.
-_operations: OrderedDict[str, list[Operation]] = OrderedDict()
-# What tensors are called and which lines operations come from, likewise.
-_names: OrderedDict[str, dict[str, Any]] = OrderedDict()
-_REMEMBERED = 64
 
-
-def _remember(text: str, kernel: Kernel) -> None:
-    _operations[text.strip()] = operations_of(kernel)
-    _names[text.strip()] = names_of(kernel)
-    while len(_names) > _REMEMBERED:
-        _names.popitem(last=False)
-    while len(_operations) > _REMEMBERED:
-        _operations.popitem(last=False)
+class PlannedKernels(dict[str, "Kernel"]):
+    """Kernels of a compilation by the text of their OpSpecs, which is all that host code has."""
 
 
 def known_names(text: str) -> dict[str, Any] | None:
-    """What is known about the kernel with these OpSpecs, if this process has planned it."""
-    return _names.get(text.strip())
+    """What tensors of the kernel with these OpSpecs are called and which lines its operations come
+    from, if this compilation has planned it."""
+    kernel = current().get(PlannedKernels).get(text.strip())
+    return None if kernel is None else names_of(kernel)
 
 
 def refuse_bundle(name: str, text: str, work: Path, problem: Exception) -> Exception:
@@ -269,7 +249,8 @@ def refuse_bundle(name: str, text: str, work: Path, problem: Exception) -> Excep
     number = int(named[1]) if named else -1  # a file has the number of its first operation
     if isinstance(problem, FailedOperation) and isinstance(problem.__cause__, Exception):
         number, problem = problem.index, problem.__cause__
-    known = _operations.get(text.strip(), [])
+    kernel = current().get(PlannedKernels).get(text.strip())
+    known = [] if kernel is None else operations_of(kernel)
     place = errors.Place(f"kernel {name}")
     if 0 <= number < len(known):
         place = place_of(known[number])
