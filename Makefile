@@ -33,9 +33,13 @@ C_FILES  = $(CPP) $(HEADERS) $(shell find tests/card -name '*.cpp' -o -name '*.h
 .DEFAULT_GOAL := help
 
 # $(call shown,LOG,FILTER,COMMAND): run a command with its output in a log, of which the lines that
-# FILTER (a sed script) makes are shown as they come; all of it if the command fails.
-shown = mkdir -p build; { $(3); echo $$? > build/.status; } 2>&1 | tee $(1) | sed -un $(2); \
+# FILTER (a sed script) makes are shown as they come, and a sign of life when nothing comes for ten
+# seconds; all of it if the command fails.
+shown = mkdir -p build; : > $(1); ($(call alive,$(1))) & \
+	{ $(3); echo $$? > build/.status; } 2>&1 | tee $(1) | sed -un $(2); kill $$! 2>/dev/null; \
 	test "$$(cat build/.status)" = 0 || { cat $(1); exit 1; }
+alive = since=0; old=0; while sleep 10 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do since=$$((since + 10)); \
+	new=$$(wc -c < $(1)); test $$new -gt $$old || echo "  ... $$since s"; old=$$new; done
 COMPILED := 's/^\[\([0-9]*\/[0-9]*\)\].* -c .*\/\(torch_spyre\/csrc\/[^ ]*\.cpp\) .*/  [\1] \2/p'
 FETCHED  := 's/^ *\(Collecting\|Downloading\|Installing collected packages\)\(.\{1,90\}\).*/  \1\2/p'
 

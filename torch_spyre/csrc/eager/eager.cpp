@@ -161,11 +161,6 @@ enum Tag : int64_t {
   TENSORS = -10,
 };
 
-bool same_view(const at::Tensor& a, const at::Tensor& b) {
-  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
-}
-
 bool is_number(const at::Tensor& t) {
   return t.is_cpu() && t.dim() == 0 && t.unsafeGetTensorImpl()->is_wrapped_number();
 }

@@ -83,12 +83,6 @@ struct Twin {
   bool contents = false;  // its old values may be read: false for a plain `out=`
 };
 
-bool same_view(const at::Tensor& a, const at::Tensor& b) {
-  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
-         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
-}
-
 c10::StorageImpl* storage_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
 
 bool is_expanded(const at::Tensor& t) {

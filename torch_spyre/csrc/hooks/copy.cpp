@@ -245,12 +245,6 @@ void copy_spyre_to_spyre(const at::Tensor& src, const at::Tensor& dst) {
   write_from(host, dst, false);
 }
 
-bool same_view(const at::Tensor& a, const at::Tensor& b) {
-  return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
-         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
-}
-
 // Conjugate and negative bits live on the tensor, not in memory.
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
@@ -316,7 +310,8 @@ void copy_tensor(const at::Tensor& src_in, const at::Tensor& dst, bool non_block
   if (from_spyre) src = with_spyre_storage(src);
   auto target = to_spyre ? with_spyre_storage(dst) : dst;
   if (from_spyre && to_spyre) {
-    if (!same_view(src, target)) copy_spyre_to_spyre(src, target);
+    bool itself = spyre_storage(src) == spyre_storage(target) && same_view(src, target);
+    if (!itself) copy_spyre_to_spyre(src, target);
   } else if (to_spyre) {
     TORCH_CHECK(src.is_cpu(), "cannot copy from ", src.device(), " to ", dst.device(),
                 "; copy through the cpu");

@@ -23,7 +23,7 @@ void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_mem
   TORCH_CHECK(!pin_memory || !*pin_memory, "Pin memory can only be on CPU");
 }
 
-c10::SmallVector<int64_t, 6> contiguous_strides(c10::IntArrayRef sizes) {
+c10::SmallVector<int64_t, 6> checked_contiguous_strides(c10::IntArrayRef sizes) {
   c10::SmallVector<int64_t, 6> strides(sizes.size());
   int64_t stride = 1;
   for (int64_t d = static_cast<int64_t>(sizes.size()) - 1; d >= 0; d--) {
@@ -106,7 +106,7 @@ c10::SmallVector<int64_t, 6> strides_for(c10::IntArrayRef sizes,
   }
   TORCH_CHECK(wanted == at::MemoryFormat::Contiguous || wanted == at::MemoryFormat::Preserve,
               "unsupported memory format ", wanted);
-  return contiguous_strides(sizes);
+  return checked_contiguous_strides(sizes);
 }
 
 at::Tensor spyre_empty_with_layout(c10::IntArrayRef sizes, c10::IntArrayRef strides,

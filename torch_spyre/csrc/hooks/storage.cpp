@@ -119,6 +119,12 @@ SpyreStorageImpl* spyre_storage(const at::Tensor& tensor) {
   return spyre_storage(tensor.storage());
 }
 
+bool same_view(const at::Tensor& a, const at::Tensor& b) {
+  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
+         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
 TilingPtr flat_tiling(int64_t elements, c10::ScalarType dtype) {
   if (!is_tileable(dtype)) return nullptr;
   auto format = device_format(dtype);

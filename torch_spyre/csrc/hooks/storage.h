@@ -43,6 +43,9 @@ at::Tensor with_spyre_storage(const at::Tensor& tensor);
 SpyreStorageImpl* spyre_storage(const at::Tensor& tensor);
 SpyreStorageImpl* spyre_storage(const c10::Storage& storage);
 
+// True when two tensors of one storage are the same elements, read in the same way.
+bool same_view(const at::Tensor& a, const at::Tensor& b);
+
 // Tilings. The default one follows the documented rule; tensors that it cannot express (rank above
 // 6, strides with holes) get a flat one, sticks of consecutive elements. Null for carried dtypes.
 TilingPtr default_tiling(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);

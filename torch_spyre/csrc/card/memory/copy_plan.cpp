@@ -169,12 +169,6 @@ void choose_blocks(CopyPlan& plan) {
   }
 }
 
-std::string text(const Dims& dims) {
-  std::string result = "[";
-  for (size_t i = 0; i < dims.size(); ++i) result += (i ? ", " : "") + std::to_string(dims[i]);
-  return result + "]";
-}
-
 }  // namespace
 
 int64_t CopyPlan::units() const {

@@ -1,24 +1,22 @@
 #include "memory/layout.h"
 
 #include <algorithm>
-#include <sstream>
 #include <stdexcept>
 
 #include "memory/address_map.h"
 
 namespace spyre::card {
+
+std::string text(const Dims& dims) {
+  std::string result = "[";
+  for (size_t i = 0; i < dims.size(); ++i) result += (i ? ", " : "") + std::to_string(dims[i]);
+  return result + "]";
+}
+
 namespace {
 
 constexpr int kMaxRank = 6;
 constexpr int64_t kSynthetic = -1;  // in dim orders and maps: no host dimension
-
-std::string text(const Dims& dims) {
-  std::ostringstream out;
-  out << '[';
-  for (size_t i = 0; i < dims.size(); ++i) out << (i ? ", " : "") << dims[i];
-  out << ']';
-  return out.str();
-}
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 

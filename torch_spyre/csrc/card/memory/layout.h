@@ -19,6 +19,8 @@ namespace spyre::card {
 
 using Dims = std::vector<int64_t>;
 
+std::string text(const Dims& dims);  // "[4, 512, 64]"
+
 struct StickLayout {
   Dims device_size;
   Dims stride_map;
