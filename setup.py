@@ -27,7 +27,7 @@ CSRC = Path("torch_spyre/csrc")
 UNITS = Path("build/units")
 # Compiled alone: what is for one kind of processor, or one form of a kernel. Their pragmas hold to
 # the end of the compilation.
-ALONE = re.compile(r'^#pragma \w+ (target|optimize|attribute)|^#include ".*\.inl"', re.MULTILINE)
+ALONE = re.compile(r'^SPYRE_TARGET_BEGIN|^#include ".*\.inl"', re.MULTILINE)
 
 
 def sources(*suffixes: str) -> list[str]:

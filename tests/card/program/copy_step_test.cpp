@@ -104,7 +104,7 @@ class Memories {
   std::byte* source() { return memory_.host(arguments_[0]) + 256; }
   std::byte* destination() { return memory_.host(arguments_[1]); }
   RunContext context(std::span<std::byte* const> lx = {}) {
-    return {arguments_, memory_, pool(), Numerics::DLFLOAT16, lx, {}};
+    return {{memory_, pool(), Numerics::DLFLOAT16, lx}, arguments_, {}};
   }
 
  private:

@@ -107,8 +107,8 @@ TEST(works_are_counted_as_often_as_their_steps_run) {
                                  work(1, 2), work(1, 0.5), tile_step(looped, 1, 0), end_loop(0)});
   const auto program = parse_program({kProgramSegment, bytes});
   CHECK_EQ(program->device_us, 1.5 + 4 * 2.5);
-  run_program(*program, rig.arguments,
-              {rig.memory, rig.pool, rig.numerics, rig.lx.by_core(), &counters});
+  run_program(*program, rig.arguments, {rig.memory, rig.pool, rig.numerics, rig.lx.by_core()},
+              &counters);
   const Totals totals = counters.get();
   CHECK_EQ(totals.device_us, 1.5 + 4 * 2.5);
   CHECK_EQ(totals.memory_read, 9 * 128 * 6);

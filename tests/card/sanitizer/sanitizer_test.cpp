@@ -50,7 +50,7 @@ struct CheckedRig : Rig {
       CheckedLaunch launch(sanitizer, program, arguments);
       was_known = launch.is_known();
       run_program(*parse_program({kProgramSegment, bytes}), arguments,
-                  {memory, pool, numerics, lx.by_core(), nullptr, &launch});
+                  {memory, pool, numerics, lx.by_core()}, nullptr, &launch);
       launch.finish();
     } catch (const SanitizerFindings& found) {
       return found.what();

@@ -175,13 +175,13 @@ class Card {
   }
   RunContext context(Numerics numerics = Numerics::DLFLOAT16,
                      std::span<const int64_t> loop_index = {}) {
-    return {.arguments = arguments_,
-            .memory = memory_,
-            .pool = pool(),
-            .numerics = numerics,
-            .lx = lx_pointers_,
-            .loop_index = loop_index,
-            .pairs = pairs_};
+    return {{.memory = memory_,
+             .pool = pool(),
+             .numerics = numerics,
+             .lx = lx_pointers_,
+             .pairs = pairs_},
+            arguments_,
+            loop_index};
   }
 
  private:

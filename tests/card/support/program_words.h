@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "card.h"
+#include "jit/compile_tile.h"
 #include "program/program.h"
 
 namespace words {
@@ -172,17 +173,11 @@ struct Rig {
   // Interpreted.
   void run_with(const TileSpec& spec, Simd simd) {
     const Words payload = tile_words(spec);
-    StepHead head{.kind = 1, .cores = spec.cores(), .loops = 0, .name = "tile", .device_us = 0};
+    StepHead head{.kind = TILE, .cores = spec.cores(), .loops = 0, .name = "tile", .device_us = 0};
     WordReader reader(payload, "tile");
-    const TileStep step = parse_tile(reader, head);
-    run_tile(step, head,
-             {.arguments = arguments,
-              .memory = memory,
-              .pool = pool,
-              .numerics = numerics,
-              .lx = lx.by_core(),
-              .loop_index = {}},
-             simd);
+    TileStep step = parse_tile(reader, head);
+    compile_tile(step);  // bodies as they are where machine code runs them
+    run_tile(step, head, {{memory, pool, numerics, lx.by_core()}, arguments, {}}, simd);
   }
 };
 

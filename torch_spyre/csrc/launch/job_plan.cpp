@@ -27,7 +27,7 @@ card::Address program_memory(const JobPlan& plan) {
   return reinterpret_cast<card::Address>(plan.allocation.get());
 }
 
-// The program at an offset of the program memory, read anew only if its bytes are others.
+// The program at an offset of the program memory, read again only if its bytes are others.
 const card::ParsedProgram& read_program(LoadedProgram& program, size_t offset,
                                         std::span<const std::byte> memory) {
   const bool same = program.parsed && program.bytes.size() <= memory.size() &&
@@ -171,7 +171,7 @@ void run_host_compute(const JobPlan& plan, const Step& step, const Arguments& ar
 }
 
 void run_checked(JobPlan& plan, size_t index, const Arguments& arguments, card::Card& card,
-                 card::RunEnvironment environment) {
+                 const card::RunEnvironment& environment) {
   LoadedProgram& program = plan.programs[index];
   if (!program.checked) {
     // Programs that keep scratchpads in one piece have another form, on the scratchpads themselves.
@@ -182,8 +182,8 @@ void run_checked(JobPlan& plan, size_t index, const Arguments& arguments, card::
         read_checked_program(plan.directory, plan.label, other.empty() ? program.bytes : other);
   }
   card::CheckedLaunch launch(*card.sanitizer, program.checked, arguments.addresses);
-  environment.observer = &launch;
-  card::run_program(*program.parsed_to_check, arguments.addresses, environment);
+  card::run_program(*program.parsed_to_check, arguments.addresses, environment, &card.counters,
+                    &launch);
   launch.finish();
 }
 
@@ -193,13 +193,17 @@ void run_compute(JobPlan& plan, size_t index, const Arguments& arguments, card::
   const auto& program =
       read_program(plan.programs[index], offset, {bytes, plan.allocation_size - offset});
   card.counters.add({.device_us = card.hardware.job_us, .launches = 1});
-  const card::RunEnvironment environment{card.memory,       thread_pool(),        numerics(),
-                                         card.lx.by_core(), &card.counters,       nullptr,
-                                         card.lx.shared(),  settings().translate, adds_pairs()};
+  const card::RunEnvironment environment{.memory = card.memory,
+                                         .pool = thread_pool(),
+                                         .numerics = numerics(),
+                                         .lx = card.lx.by_core(),
+                                         .shared = card.lx.shared(),
+                                         .translates = settings().translate,
+                                         .pairs = adds_pairs()};
   if (card.sanitizer->is_enabled()) {
     return run_checked(plan, index, arguments, card, environment);
   }
-  card::run_program(program, arguments.addresses, environment);
+  card::run_program(program, arguments.addresses, environment, &card.counters);
 }
 
 void run_step(JobPlan& plan, size_t index, const Arguments& arguments, card::Card& card) {

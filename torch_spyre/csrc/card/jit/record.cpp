@@ -1,8 +1,9 @@
-#define SPYRE_SIMD_RECORDED
 #include "jit/record.h"
 
 #include <limits>
 
+#include "jit/simd_recorded.h"
+// After what takes the place of numerics/simd.h in them.
 #include "tile/kernels.h"
 #include "tile/operations.inl"
 

@@ -1,6 +1,6 @@
 // The third form of numerics/simd.h: vectors that are not computed but written down, as values of a
 // VectorCode. Functions that are written against numerics/simd.h then say what machine code they
-// are.
+// are: to include this header first puts it in that one's place.
 //
 // Only what elementary functions and rounding need is here. Masks are integers whose value is one
 // of a comparison; what is done with them is done with bits of mask registers where that is
@@ -13,6 +13,7 @@
 
 #include "jit/vector_ir.h"
 
+#define SPYRE_SIMD_RECORDED
 #define SPYRE_SIMD_NAMESPACE simd_recorded
 #define SPYRE_SIMD_INLINE inline
 
@@ -42,7 +43,7 @@ struct F32x8 {
   int value;
 };
 
-// Lanes of a mask become lanes of ones and zeros where somebody computes with them.
+// Lanes of a mask become lanes of ones and zeros where they are computed with.
 struct I32x8 {
   I32x8() : value(recorded->constant(0)) {}
   explicit I32x8(int id, bool) : value(id) {}

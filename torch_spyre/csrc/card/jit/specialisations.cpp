@@ -1,5 +1,5 @@
-// Running what jit/tile_to_vector_ir.cpp has made: which form a tile can have, and where its operands
-// are.
+// Running what jit/tile_to_vector_ir.cpp has made: which form a tile can have, and where its
+// operands are.
 #include "jit/specialisations.h"
 
 #if defined(__x86_64__)
@@ -82,7 +82,7 @@ const std::byte* first_of(const TileView& tile, const Part& part, int operand) {
 
 // Bounds of what a tile reads and computes. Not initialized, since there is one for every tile:
 // what is read has been written before.
-struct TileCode::Knowledge {
+struct SpecialisedCode::Knowledge {
   union {
     Bounds operands[kMaxTileOperands];
   };
@@ -92,14 +92,14 @@ struct TileCode::Knowledge {
   Knowledge() {}
 };
 
-bool TileCode::has_assumptions(const Workspace& space) const {
+bool SpecialisedCode::has_assumptions(const Workspace& space) const {
   return quick_.guarded != nullptr && std::all_of(guards_.begin(), guards_.end(), [&](int operand) {
            return (space.operands_assumed >> operand & 1) != 0;
          });
 }
 
-bool TileCode::know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge,
-                             bool assume) const {
+bool SpecialisedCode::know_operands(const TileView& tile, Workspace& space, Knowledge& knowledge,
+                                    bool assume) const {
   const TileStep& step = tile.machine.step;
   for (const Stream& stream : streams_) {
     if (stream.source != Source::OPERAND && stream.source != Source::SPLAT_OPERAND) continue;
@@ -158,7 +158,8 @@ bool TileCode::know_operands(const TileView& tile, Workspace& space, Knowledge& 
 }
 
 // Whether everything that is decoded, rounded or encoded keeps in the range of DLFloat16.
-TileCode::Range TileCode::range_of(const Workspace& space, Knowledge& knowledge) const {
+SpecialisedCode::Range SpecialisedCode::range_of(const Workspace& space,
+                                                 Knowledge& knowledge) const {
   Bounds* registers = knowledge.registers;
   Range range = Range::ORDINARY;
   for (const Stream& stream : streams_) {
@@ -227,7 +228,7 @@ TileCode::Range TileCode::range_of(const Workspace& space, Knowledge& knowledge)
   return range;
 }
 
-const TileCode::Quick& TileCode::quick_for(const Knowledge& knowledge) const {
+const SpecialisedCode::Quick& SpecialisedCode::quick_for(const Knowledge& knowledge) const {
   const auto is_power = [&](int operand) {
     const Bounds& bounds = knowledge.operands[operand];
     return bounds.least == bounds.most && is_power_of_two(std::bit_cast<uint32_t>(bounds.most));
@@ -237,7 +238,7 @@ const TileCode::Quick& TileCode::quick_for(const Knowledge& knowledge) const {
   return powers ? quick_powers_ : quick_;
 }
 
-bool TileCode::runs_everywhere(const Machine& machine) const {
+bool SpecialisedCode::runs_everywhere(const Machine& machine) const {
   if (machine.context.numerics != Numerics::DLFLOAT16) return false;
   return std::all_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
     if (stream.source != Source::OPERAND && stream.source != Source::SPLAT_OPERAND) return true;
@@ -246,9 +247,11 @@ bool TileCode::runs_everywhere(const Machine& machine) const {
   });
 }
 
-bool TileCode::run(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const {
+bool SpecialisedCode::run(const TileView& tile, Workspace& space,
+                          std::span<const TotalsAt> totals) const {
   if (tile.machine.context.numerics != Numerics::DLFLOAT16) return false;
-  if (const TileCode* before = std::exchange(space.seen_by, nullptr)) before->assume_seen(space);
+  if (const SpecialisedCode* before = std::exchange(space.seen_by, nullptr))
+    before->assume_seen(space);
   if (has_assumptions(space) && run_guarded(tile, space, totals)) return true;
   Knowledge knowledge;
   if (!know_operands(tile, space, knowledge, false)) return false;
@@ -276,8 +279,8 @@ bool TileCode::run(const TileView& tile, Workspace& space, std::span<const Total
 
 // False when nothing was done: the bounds of earlier tiles do not show that all stays ordinary, or
 // an operand ends inside of the tile.
-bool TileCode::run_guarded(const TileView& tile, Workspace& space,
-                           std::span<const TotalsAt> totals) const {
+bool SpecialisedCode::run_guarded(const TileView& tile, Workspace& space,
+                                  std::span<const TotalsAt> totals) const {
   const auto is_known = [&](int operand) { return (space.operands_known >> operand & 1) != 0; };
   if (tile.whole_block && std::all_of(guards_.begin(), guards_.end(), is_known)) return false;
   Knowledge knowledge;
@@ -309,7 +312,7 @@ bool TileCode::run_guarded(const TileView& tile, Workspace& space,
 }
 
 // Where there are many, the next tile is looked at again.
-void TileCode::note_exceptions(int64_t cold, const TileView& tile, Workspace& space) const {
+void SpecialisedCode::note_exceptions(int64_t cold, const TileView& tile, Workspace& space) const {
   constexpr int64_t kSome = 16 * 32;  // lanes, with one exception among them
   if (cold * kSome <= tile.lanes) return;
   for (int operand : guards_) space.operands_assumed &= ~(1u << operand);
@@ -317,7 +320,7 @@ void TileCode::note_exceptions(int64_t cold, const TileView& tile, Workspace& sp
 }
 
 // With as much room as there is while all stays ordinary.
-void TileCode::assume_seen(Workspace& space) const {
+void SpecialisedCode::assume_seen(Workspace& space) const {
   const auto with_room = [&](int quarters, Knowledge& knowledge) {
     const float room = std::exp2(static_cast<float>(quarters) / 4);
     for (const Stream& stream : streams_) {
@@ -354,8 +357,8 @@ void TileCode::assume_seen(Workspace& space) const {
   }
 }
 
-int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, Workspace& space,
-                            std::span<const TotalsAt> totals) const {
+int64_t SpecialisedCode::run_parts(const CompiledVectors& code, const TileView& tile,
+                                   Workspace& space, std::span<const TotalsAt> totals) const {
   const TileStep& step = tile.machine.step;
   VectorFrame frame;
   CodeLimits limits[kMaxGuards];
@@ -383,8 +386,8 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
       *to = static_cast<int64_t>(reinterpret_cast<intptr_t>(at));
       to += words;
     };
-    // Groups of a part lie `apart` bytes from each other, one part behind the other; those of
-    // results begin anew after all kept ones.
+    // Groups of a part lie `apart` bytes from each other, part after part; those of
+    // results begin again after all kept ones.
     const auto set_rows = [&](const void* first, int64_t apart, int64_t period) {
       frame.streams[i].step = apart;
       int64_t group = 0;
@@ -457,7 +460,7 @@ int64_t TileCode::run_parts(const CompiledVectors& code, const TileView& tile, W
 
 // Whether operands of one value, such as the constants of a program, have it in all tiles of a
 // task.
-bool TileCode::has_fixed_splats(const TileView& tile) const {
+bool SpecialisedCode::has_fixed_splats(const TileView& tile) const {
   const auto& bases = tile.machine.bases;
   const size_t operands = tile.machine.step.operands.size();
   return std::all_of(streams_.begin(), streams_.end(), [&](const Stream& stream) {
@@ -469,14 +472,6 @@ bool TileCode::has_fixed_splats(const TileView& tile) const {
     return std::all_of(tile.walk.kept.begin(), tile.walk.kept.end(), stays) &&
            std::all_of(tile.walk.reduced.begin(), tile.walk.reduced.end(), stays);
   });
-}
-
-void run_instructions(const std::shared_ptr<const TileCode>& code,
-                      const std::vector<TileInstruction>& instructions, const TileView& tile,
-                      Workspace& space) {
-  if (code == nullptr || !tile.machine.translated || !code->run(tile, space, {})) {
-    run_instructions(instructions, tile, space);
-  }
 }
 
 }  // namespace spyre::card

@@ -12,8 +12,8 @@
 // cannot be translated (rare instructions and formats, the ends of operands that stop inside of a
 // tile) is left to the interpreter.
 //
-// Example: auto code = TileCode::translate(step, body, {}, {}); if (!code || !code->run(tile,
-// space, {})) run_instructions(body, tile, space);
+// Example: auto code = SpecialisedCode::translate(step, body, {}, {}); if (!code ||
+// !code->run(tile, space, {})) run_instructions(body, tile, space);
 #pragma once
 
 #include <memory>
@@ -32,9 +32,9 @@ inline bool is_power_of_two(uint32_t bits) {
 }
 inline bool is_comparison(int opcode) { return (opcode >= EQ && opcode <= GE) || opcode == ISNAN; }
 
-class TileCode {
+class SpecialisedCode final : public TileCode {
  public:
-  // `lasting` are the registers that somebody reads afterwards, other than `reductions`. Nothing
+  // `lasting` are the registers that are live afterwards, other than `reductions`. Nothing
   // when the instructions cannot be translated. Equal instructions on equal operands are translated
   // once in a process.
   static std::shared_ptr<const TileCode> translate(const TileStep& step,
@@ -42,13 +42,10 @@ class TileCode {
                                                    std::vector<int> lasting,
                                                    const std::vector<TileReduction>& reductions);
 
-  // Whether all tiles of a step can be run: no operand ends inside of one.
-  bool runs_everywhere(const Machine& machine) const;
-  // False when this tile has to be interpreted; nothing has been done then. `totals` are those of
-  // the reductions.
-  bool run(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const;
-  bool reduces() const { return !reductions_.empty(); }
-  bool has_lasting() const { return !lasting_.empty(); }
+  bool runs_everywhere(const Machine& machine) const override;
+  bool run(const TileView& tile, Workspace& space, std::span<const TotalsAt> totals) const override;
+  bool reduces() const override { return !reductions_.empty(); }
+  bool has_lasting() const override { return !lasting_.empty(); }
 
  private:
   friend class TileTranslator;

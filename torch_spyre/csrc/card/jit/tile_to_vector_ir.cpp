@@ -63,10 +63,10 @@ class TileTranslator {
  public:
   // `scales`: whether lanes are left as codes have them where that saves something. `powers`:
   // factors of one value are powers of two.
-  TileTranslator(const TileStep& step, TileCode& to, TileForm form, bool scales = false,
+  TileTranslator(const TileStep& step, SpecialisedCode& to, TileForm form, bool scales = false,
                  bool powers = false)
       : step_(step), to_(to), form_(form), scales_(scales), powers_(powers) {
-    for (const TileCode::Stream& stream : to_.streams_) {
+    for (const SpecialisedCode::Stream& stream : to_.streams_) {
       code_.add_stream(stream.apart, is_fixed(stream));
     }
   }
@@ -83,7 +83,8 @@ class TileTranslator {
       reduce();
       for (int reg : to_.lasting_) {
         if (registers_[reg].value < 0) continue;  // what was there before lasts
-        store_lanes(stream(TileCode::Source::REGISTER, reg, kLanesBytes), rounded(reg).value);
+        store_lanes(stream(SpecialisedCode::Source::REGISTER, reg, kLanesBytes),
+                    rounded(reg).value);
       }
     }
     if (is_checked()) {
@@ -102,7 +103,7 @@ class TileTranslator {
   struct Lanes {
     int value = -1;
     bool coarse = false;     // no more fraction bits than DLFloat16, and in its range if not ANY
-    bool unrounded = false;  // shall be rounded before somebody computes with it
+    bool unrounded = false;  // shall be rounded before it is computed with
     int scaled = -1;         // the value times 2^-96, as a code has it when it is shifted; or none
     bool exact = false;      // `scaled` is just that, even if it is out of range: a sum
     bool not_large = false;  // it is not too large if nothing is that has been looked at before
@@ -137,7 +138,7 @@ class TileTranslator {
     const bool immediate = in.opcode == ADD_CONSTANT || in.opcode == MUL_CONSTANT;
     Lanes b, c;
     if (to_.divides_[at] && is_ordinary()) {
-      const int reciprocal = splat(TileCode::Source::RESULT_RECIPROCAL, in.b);
+      const int reciprocal = splat(SpecialisedCode::Source::RESULT_RECIPROCAL, in.b);
       registers_[in.destination] = {code_.make(VectorOp::MUL, rounded(in.a).value, reciprocal),
                                     false, in.then_round};
       return;
@@ -233,7 +234,7 @@ class TileTranslator {
     Lanes& lanes = registers_[reg];
     if (lanes.value < 0) {
       lanes.value = code_.load(VectorOp::LOAD_LANES,
-                               stream(TileCode::Source::REGISTER, reg, kLanesBytes), half_);
+                               stream(SpecialisedCode::Source::REGISTER, reg, kLanesBytes), half_);
     }
     return lanes;
   }
@@ -258,17 +259,17 @@ class TileTranslator {
   }
   Lanes result(int number) {
     if (step_.reduce_lanes) {
-      return {splat(TileCode::Source::RESULT_SPLAT, number), false, false};
+      return {splat(SpecialisedCode::Source::RESULT_SPLAT, number), false, false};
     }
     return {code_.load(VectorOp::LOAD_LANES,
-                       stream(TileCode::Source::RESULT_LANES, number, kLanesBytes), half_),
+                       stream(SpecialisedCode::Source::RESULT_LANES, number, kLanesBytes), half_),
             false, false};
   }
   Lanes load(int number) {
     const TileOperand& operand = step_.operands[number];
     to_.loaded_[number] = true;
     if (operand.form != OperandForm::VECTOR) {
-      Lanes one{splat(TileCode::Source::SPLAT_OPERAND, number), false, false};
+      Lanes one{splat(SpecialisedCode::Source::SPLAT_OPERAND, number), false, false};
       one.operand = number;
       return one;
     }
@@ -330,7 +331,7 @@ class TileTranslator {
       }
       constexpr std::array<int, kNumFoldOps> kFolds = {ADD, MAXIMUM, MINIMUM, MUL};
       const int opcode = kFolds[static_cast<size_t>(reduction.op)];
-      const int total = stream(TileCode::Source::TOTAL, number, kLanesBytes);
+      const int total = stream(SpecialisedCode::Source::TOTAL, number, kLanesBytes);
       effect([this, opcode, total, value, half = half_] {
         const int before = code_.load(VectorOp::LOAD_LANES, total, half);
         code_.store(VectorOp::STORE_LANES, total, half,
@@ -339,8 +340,8 @@ class TileTranslator {
     }
   }
   void add_moments(int number, int value, bool few_bits) {
-    const int sums = stream(TileCode::Source::SUMS, number, 0);
-    const int squares = stream(TileCode::Source::SQUARES, number, 0);
+    const int sums = stream(SpecialisedCode::Source::SUMS, number, 0);
+    const int squares = stream(SpecialisedCode::Source::SQUARES, number, 0);
     if (half_ == 0) {
       first_moments_[number] = value;
       return;
@@ -352,7 +353,7 @@ class TileTranslator {
   // ---- Looking
   // ------------------------------------------------------------------------------------
 
-  // Done at once, or behind the guard.
+  // Done at once, or after the guard.
   void effect(std::function<void()> what) {
     if (is_checked()) {
       late_.push_back(std::move(what));
@@ -400,7 +401,7 @@ class TileTranslator {
   // ---- Streams
   // ------------------------------------------------------------------------------------
 
-  int splat(TileCode::Source source, int number) {
+  int splat(SpecialisedCode::Source source, int number) {
     return code_.load(VectorOp::LOAD_SPLAT, stream(source, number, 0), 0);
   }
   // Of 32 lanes: half a stick of codes, a stick of lanes.
@@ -408,26 +409,26 @@ class TileTranslator {
     const TileOperand& operand = step_.operands[number];
     const int sticks = step_.shapes[number].sticks;
     if (is_code_format(operand.format) && sticks == 1) {
-      return stream(TileCode::Source::OPERAND, number, kStickBytes / 2);
+      return stream(SpecialisedCode::Source::OPERAND, number, kStickBytes / 2);
     }
     if (!is_lane_format(operand.format)) throw Untranslatable{};
-    return stream(TileCode::Source::OPERAND, number,
+    return stream(SpecialisedCode::Source::OPERAND, number,
                   sticks == 1 ? kStickBytes : operand.sub_stride);
   }
-  int stream(TileCode::Source source, int number, int64_t apart) {
-    const TileCode::Stream wanted{source, number, apart};
+  int stream(SpecialisedCode::Source source, int number, int64_t apart) {
+    const SpecialisedCode::Stream wanted{source, number, apart};
     const auto at = std::find(to_.streams_.begin(), to_.streams_.end(), wanted);
     if (at != to_.streams_.end()) return static_cast<int>(at - to_.streams_.begin());
     if (to_.streams_.size() == kMaxStreams) throw Untranslatable{};
     to_.streams_.push_back(wanted);
     return code_.add_stream(apart, is_fixed(wanted));
   }
-  bool is_fixed(const TileCode::Stream& stream) const {
-    return stream.source == TileCode::Source::OPERAND && !moves(step_, stream.number);
+  bool is_fixed(const SpecialisedCode::Stream& stream) const {
+    return stream.source == SpecialisedCode::Source::OPERAND && !moves(step_, stream.number);
   }
 
   const TileStep& step_;
-  TileCode& to_;
+  SpecialisedCode& to_;
   const TileForm form_;
   const bool scales_, powers_;
   VectorCode code_;
@@ -493,7 +494,7 @@ bool divides_by_reciprocal(const TileStep& step, const std::vector<TileInstructi
                       [&](const TileReduction& r) { return r.source == reg; });
 }
 
-// Code stores later than the program says, at the end of 32 lanes: nobody may load from where
+// Code stores later than the program says, at the end of 32 lanes: nothing may load from where
 // something was stored before.
 bool loads_what_it_stored(const TileStep& step, const std::vector<TileInstruction>& instructions) {
   std::vector<const OperandAddress*> stored;
@@ -551,7 +552,7 @@ std::vector<int64_t> key_of(const TileStep& step, const std::vector<TileInstruct
 
 }  // namespace
 
-std::shared_ptr<const TileCode> TileCode::translate(
+std::shared_ptr<const TileCode> SpecialisedCode::translate(
     const TileStep& step, const std::vector<TileInstruction>& instructions,
     std::vector<int> lasting, const std::vector<TileReduction>& reductions) {
   if (!has_vector_compiler() || instructions.empty() || loads_what_it_stored(step, instructions)) {
@@ -564,7 +565,7 @@ std::shared_ptr<const TileCode> TileCode::translate(
   const std::lock_guard lock(mutex);
   const auto [at, is_new] = known.try_emplace(key_of(step, instructions, lasting, reductions));
   if (!is_new) return at->second;
-  auto code = std::make_shared<TileCode>();
+  auto code = std::make_shared<SpecialisedCode>();
   code->instructions_ = instructions;
   code->lasting_ = std::move(lasting);
   code->reductions_ = reductions;

@@ -32,7 +32,7 @@ enum class VectorOp : uint8_t {
   // In memory: 8 sums in float64 of the 32 lanes of a and b, and in the second stream of squares.
   // imm 1: the lanes have few bits, and four are added in float32 before, neighbours first.
   ADD_MOMENTS,
-  // Leaves the code for that of the cold form, which begins anew with these lanes, where mask a or
+  // Leaves the code for that of the cold form, which begins again with these lanes, where mask a or
   // b has a bit. All stores follow it.
   GUARD,
   // Likewise where one of the 32 codes of a stream is neither zero nor of a magnitude inside of
@@ -122,7 +122,7 @@ class VectorCode {
   void guard(int mask, int other = -1);
   void guard_codes(int stream, int limits, bool fetches);
 
-  // Drops values that nobody stores.
+  // Dead code elimination: drops values that nothing stores.
   void drop_unused();
   // Orders values by how many others they depend on, one after the other: what does not depend on
   // each other, such as the halves, stands side by side. It needs more registers.

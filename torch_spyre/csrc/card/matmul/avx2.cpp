@@ -2,27 +2,19 @@
 // matmul/matmul.cpp.
 #if defined(__x86_64__) || defined(__i386__)
 
-// Shared headers come before the target is set: their inline functions must stay runnable anywhere.
-#include <immintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "matmul/kernels.h"
 #include "numerics/dlfloat16.h"
+#include "numerics/target.h"
 
 #define SPYRE_SIMD_AVX2
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma,f16c")
-#endif
+SPYRE_TARGET_BEGIN(SPYRE_AVX2)
 
 #include "matmul/kernels.inl"
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+SPYRE_TARGET_END
 
 #endif

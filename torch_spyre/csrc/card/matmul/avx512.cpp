@@ -5,15 +5,6 @@
 // and a vector holds a whole panel, so that unpacking leaves columns in their order.
 #if defined(__x86_64__) || defined(__i386__)
 
-// GCC 12 takes the undefined operands of its own intrinsics for a mistake (its bug 105593).
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
-// Shared headers come before the target is set: their inline functions must stay runnable anywhere.
-#include <immintrin.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -22,15 +13,9 @@
 
 #include "matmul/kernels.h"
 #include "numerics/dlfloat16.h"
+#include "numerics/target.h"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))), \
-                             apply_to = function)
-#else
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
-#endif
-
-#define SPYRE_INLINE [[gnu::always_inline]] inline
+SPYRE_TARGET_BEGIN(SPYRE_AVX512)
 
 namespace spyre::card::simd_avx512 {
 namespace {
@@ -194,7 +179,7 @@ void multiply_panels(const float* a, int64_t lda, const float* b, float* c, int6
 
 // ------------------------------------------------------------------------------------- unpacking
 
-// Rows of scores lie kilobytes apart, where a processor does not guess what comes next. Behind the
+// Rows of scores lie kilobytes apart, where a processor does not guess what comes next. After the
 // last row this is mostly the next stick, and never does harm.
 constexpr int64_t kAhead = 16;  // rows to fetch
 
@@ -594,8 +579,6 @@ extern const MatmulKernels kMatmulKernels = {
 
 }  // namespace spyre::card::simd_avx512
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+SPYRE_TARGET_END
 
 #endif

@@ -215,7 +215,7 @@ void parse_epilogue(WordReader& reader, MatmulStep& step) {
     }
   }
   split_shared_loads(step);
-  step.code = TileCode::translate(step.epilogue, step.instructions, {}, {});
+  step.code = SpecialisedCode::translate(step.epilogue, step.instructions, {}, {});
 }
 
 // ---- The step ---------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "jit/specialisations.h"
-
 namespace spyre::card {
 namespace {
 

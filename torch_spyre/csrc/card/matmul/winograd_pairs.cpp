@@ -2,18 +2,11 @@
 
 #if defined(__x86_64__)
 
-// GCC 12 takes the undefined operands of its own intrinsics for a mistake (its bug 105593).
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
-// Shared headers come before the target is set: their inline functions must stay runnable anywhere.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+
+#include "numerics/target.h"
 
 namespace spyre::card {
 
@@ -28,14 +21,7 @@ const PairKernels* pair_kernels(Simd simd) {
 
 }  // namespace spyre::card
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))), \
-                             apply_to = function)
-#else
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
-#endif
-
-#define SPYRE_INLINE [[gnu::always_inline]] inline
+SPYRE_TARGET_BEGIN(SPYRE_AVX512)
 
 namespace spyre::card::simd_avx512 {
 namespace {
@@ -418,9 +404,7 @@ extern const PairKernels kPairKernels = {prepare_rows, prepare_panels, multiply}
 
 }  // namespace spyre::card::simd_avx512
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+SPYRE_TARGET_END
 
 #else
 

@@ -1,13 +1,15 @@
 #include "memory/dma.h"
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
 #include "memory/transfer.h"
-#include "sanitizer/sanitizer.h"
 
 namespace spyre::card {
 namespace {
+
+std::atomic<CopyObserver*> observer_of_copies{nullptr};
 
 void check_ranks(const View& view, const Dims& strides) {
   if (view.sizes.size() != view.strides.size() || view.sizes.size() != strides.size()) {
@@ -41,6 +43,9 @@ Strided strided_host(const HostSide& host, int64_t card_bytes, Conversion conver
 
 }  // namespace
 
+void set_copy_observer(CopyObserver* observer) { observer_of_copies.store(observer); }
+CopyObserver* copy_observer() { return observer_of_copies.load(std::memory_order_acquire); }
+
 bool has_conversion(HostType type, DataFormat format) {
   return find_conversion(type, format, Numerics::DLFLOAT16).has_value();
 }
@@ -54,7 +59,7 @@ bool copy_to_card(const CardSide& card, const View& view, const HostSide& host, 
   const MappedCard mapped = map_card(card);
   check_view(mapped.map, view);
   const Strided from = strided_host(host, mapped.elem_bytes, conversion);
-  if (is_sanitizing()) note_host_write(card, view, "a copy of the host");
+  if (CopyObserver* observer = copy_observer()) observer->host_writes(card, view);
   return write_card(mapped, view, from, stores_for(elements * mapped.elem_bytes), &pool);
 }
 
@@ -67,7 +72,7 @@ void copy_from_card(const CardSide& card, const View& view, const HostSide& host
   const MappedCard mapped = map_card(card);
   check_view(mapped.map, view);
   const Strided to = strided_host(host, mapped.elem_bytes, conversion);
-  if (is_sanitizing()) check_host_read(card, view, "a copy to the host");
+  if (CopyObserver* observer = copy_observer()) observer->host_reads(card, view);
   read_card(mapped, view, to, stores_for(elements * to.elem_bytes), &pool);
 }
 

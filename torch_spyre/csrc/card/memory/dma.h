@@ -37,6 +37,19 @@ struct HostSide {
   Dims strides;  // in host elements, same rank as the view
 };
 
+// Is told of each copy before it is made; may throw, and then nothing is copied.
+class CopyObserver {
+ public:
+  virtual ~CopyObserver() = default;
+  virtual void host_writes(const CardSide& card, const View& view) = 0;
+  virtual void host_reads(const CardSide& card, const View& view) = 0;
+  virtual void card_copies(const CardSide& from, const View& from_view, const CardSide& to,
+                           const View& to_view) = 0;
+};
+// Of all copies in the process; null, as at the start, for none. Outlives the copies under way.
+void set_copy_observer(CopyObserver* observer);
+CopyObserver* copy_observer();
+
 // False when some 64-bit value does not fit the 32-bit format of the card; the copy is then
 // incomplete or truncated and the caller must choose another format. Never false for other pairs.
 // Throws std::invalid_argument for a host type / device format pair that has no conversion.

@@ -10,7 +10,6 @@
 
 #include "memory/dma.h"
 #include "memory/transfer.h"
-#include "sanitizer/sanitizer.h"
 
 namespace spyre::card {
 namespace {
@@ -191,7 +190,9 @@ void copy_on_card(const CardSide& src, const View& src_view, const CardSide& dst
   if (num_elements(src_view) == 0) return;
   check_view(from.map, src_view);
   check_view(to.map, dst_view);
-  if (is_sanitizing()) note_card_copy(src, src_view, dst, dst_view);
+  if (CopyObserver* observer = copy_observer()) {
+    observer->card_copies(src, src_view, dst, dst_view);
+  }
   copy_mapped(from, src_view, to, dst_view, &pool);
 }
 

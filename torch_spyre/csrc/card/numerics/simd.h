@@ -1,17 +1,16 @@
-// The one header behind which SIMD hides: vectors of 16 elements and what plain operators lack.
+// SIMD in one header: vectors of 16 elements and what plain operators lack.
 //
 // Arithmetic, shifts, comparisons and masks are the operators of GNU vectors, which every compiler
 // we build with lowers to what the target has. This header adds the rest in two forms with the same
 // bits: AVX2 (for files that define SPYRE_SIMD_AVX2 and set the target before they include it) and
 // portable. Each form lives in a namespace of its own, so that one program can hold both. A third
-// one (SPYRE_SIMD_RECORDED) computes nothing and writes down what is computed: jit/simd_recorded.h.
+// one (SPYRE_SIMD_RECORDED) computes nothing and writes down what is computed: the JIT has it, in a
+// header that takes the place of this one (jit/simd_recorded.h).
 //
 // Example: U16x16 v = load<U16x16>(p); store(q, (v + 1) >> 1);
 #pragma once
 
-#if defined(SPYRE_SIMD_RECORDED)
-#include "jit/simd_recorded.h"
-#else
+#if !defined(SPYRE_SIMD_RECORDED)
 
 #include <cstddef>
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "jit/compile_tile.h"
 #include "program/step_profile.h"
 #include "program/work.h"
 
@@ -61,19 +62,6 @@ Header read_header(const Program& program) {
 }
 
 // ---- Steps ------------------------------------------------------------------------------------
-
-enum Kind : int64_t {
-  TILE = 1,
-  MATMUL,
-  COPY_STEP,
-  GATHER,
-  TOPK,
-  LOOP_BEGIN,
-  LOOP_END,
-  SCATTER,
-  WORK,
-  RING
-};
 
 constexpr int64_t kMaxCores = 1024;
 constexpr int64_t kMaxLoops = 32;
@@ -185,7 +173,7 @@ class Parser {
   static void parse_payload(ProgramStep& step, WordReader& reader) {
     switch (step.head.kind) {
       case TILE:
-        step.what = parse_tile(reader, step.head);
+        compile_tile(step.what.emplace<TileStep>(parse_tile(reader, step.head)));
         break;
       case MATMUL:
         step.what = parse_matmul(reader, step.head);
@@ -343,26 +331,18 @@ std::shared_ptr<const ParsedProgram> parse_program(const Program& program) {
 }
 
 void run_program(const ParsedProgram& program, std::span<const Address> arguments,
-                 const RunEnvironment& environment) {
-  RunContext context{.arguments = arguments,
-                     .memory = environment.memory,
-                     .pool = environment.pool,
-                     .numerics = environment.numerics,
-                     .lx = environment.lx,
-                     .loop_index = {},
-                     .shared = environment.shared,
-                     .translates = environment.translates,
-                     .pairs = environment.pairs};
+                 const RunEnvironment& environment, Counters* counters, StepObserver* observer) {
+  RunContext context{environment, arguments, {}};
   std::vector<int64_t> loop_index;
   loop_index.reserve(kMaxLoops);
   Totals totals;
   // What has run counts, also when a step after it fails.
   const auto count = [&] {
-    if (environment.counters != nullptr) environment.counters->add(totals);
+    if (counters != nullptr) counters->add(totals);
   };
   try {
     run_steps(program, 0, program.steps.size(), context, loop_index, is_profiling_steps(), totals,
-              environment.observer);
+              observer);
   } catch (...) {
     count();
     throw;

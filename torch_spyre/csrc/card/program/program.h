@@ -81,23 +81,11 @@ class StepObserver {
   virtual void before(size_t step, std::span<const int64_t> loop_index) = 0;
 };
 
-// What a card lends to its programs.
-struct RunEnvironment {
-  Memory& memory;
-  ThreadPool& pool;
-  Numerics numerics = Numerics::DLFLOAT16;
-  std::span<std::byte* const> lx;    // scratchpads by core
-  Counters* counters = nullptr;      // where to count what steps do, or nowhere
-  StepObserver* observer = nullptr;  // who is told of steps, or nobody
-  std::byte* shared = nullptr;       // what scratchpads hold, in one piece
-  bool translates = true;            // tile programs run as machine code where they can
-  bool pairs = false;                // products add by pairs where that pays
-};
-
 // Runs a program to its end, on the calling thread and the pool. `arguments` are the device
-// addresses of the tensors it was launched with.
+// addresses of the tensors it was launched with. `counters`, if any, count what the steps do.
 void run_program(const ParsedProgram& program, std::span<const Address> arguments,
-                 const RunEnvironment& environment);
+                 const RunEnvironment& environment, Counters* counters = nullptr,
+                 StepObserver* observer = nullptr);
 
 // The text form of a program (init.txt): 256 hex digits a line are 128 bytes, the last pair of
 // digits first; '#' starts a comment. Errors begin with "<name>:<line>: ".

@@ -51,7 +51,7 @@ void for_each_stick(Checked& card, const ElementRun& run, Visit&& visit) {
   }
 }
 
-// Whether all elements hold data: the usual case, in which nobody asks which of them do.
+// Whether all elements hold data: the usual case, in which it is not asked which of them do.
 bool all_data(Checked& card, const View& view) {
   bool all = true;
   for_each_run(card.mapped.map, view, card.mapped.elem_bytes, Replicas::FIRST_ONLY,
@@ -78,13 +78,13 @@ void write_all(Checked& card, const View& view, const char* who) {
 
 }  // namespace
 
-void note_host_write(const CardSide& side, const View& view, const char* who) {
+void CopyChecker::host_writes(const CardSide& side, const View& view) {
   Checked card(side);
   if (card.sanitizer == nullptr || num_elements(view) == 0) return;
-  write_all(card, view, who);
+  write_all(card, view, "a copy of the host");
 }
 
-void check_host_read(const CardSide& side, const View& view, const char* who) {
+void CopyChecker::host_reads(const CardSide& side, const View& view) {
   Checked card(side);
   if (card.sanitizer == nullptr || num_elements(view) == 0 || all_data(card, view)) return;
   int64_t there = 0, missing = 0, written = 0, first = -1;
@@ -102,12 +102,12 @@ void check_host_read(const CardSide& side, const View& view, const char* who) {
                     where = &state;
                   }
                 });
-  // A tensor that nobody has written at all holds what it holds: nobody counts on it.
+  // A tensor that was never written at all holds what it holds: nothing counts on it.
   if (missing == 0 || there + written == 0) return;
   Finding finding;
   finding.what = "reads elements that nobody wrote, or that were made of padding";
   finding.kernel = "the host";
-  finding.operation = who;
+  finding.operation = "a copy to the host";
   const size_t stick = where - &card.sanitizer->device().state(0);
   const Address address = card.sanitizer->address_of(stick * kStickBytes);
   finding.address = hex_address(address) + ", element " + std::to_string(first) + "; " +
@@ -118,8 +118,8 @@ void check_host_read(const CardSide& side, const View& view, const char* who) {
   raise_findings({finding});
 }
 
-void note_card_copy(const CardSide& from, const View& from_view, const CardSide& to,
-                    const View& to_view) {
+void CopyChecker::card_copies(const CardSide& from, const View& from_view, const CardSide& to,
+                              const View& to_view) {
   Checked source(from), target(to);
   const int64_t elements = num_elements(from_view);
   if (target.sanitizer == nullptr || elements == 0) return;

@@ -141,7 +141,7 @@ std::shared_ptr<const KnownLaunch> LaunchRecorder::finish(
     }
   };
   for (size_t i = 0; i < written.size(); i++) {
-    // What is left in the pool nobody needs.
+    // What is left in the pool is dead.
     if (arguments_[i].needed.empty()) continue;
     note(written[i], arguments_[i].range.low, static_cast<int>(i), -1);
   }

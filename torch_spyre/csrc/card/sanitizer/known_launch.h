@@ -30,7 +30,7 @@ struct ShadowRange {
 };
 
 struct KnownLaunch {
-  // Sticks of an argument that follow each other, from one on. Those that nobody wrote are no data.
+  // Sticks of an argument that follow each other, from one on. Those never written are no data.
   struct Found {
     int argument;
     int64_t first, count;
@@ -77,7 +77,7 @@ class LaunchRecorder {
   // The pool is an argument that holds nothing at the begin, or -1.
   LaunchRecorder(std::vector<int64_t> kind, std::span<const ShadowRange> arguments, int pool);
 
-  // A stick of an argument is looked at that nobody has written in this launch.
+  // A stick of an argument is looked at that was not written in this launch.
   void finds(int argument, int64_t at) {
     if (!is_on_) return;
     Argument& own = arguments_[argument];

@@ -17,7 +17,6 @@ std::string joined(const std::vector<Finding>& findings) {
   return text;
 }
 
-std::atomic<int> enabled_sanitizers{0};
 std::atomic<int64_t> launches_followed{0}, launches_known{0}, findings_raised{0};
 std::mutex all_mutex;  // guards the list
 std::vector<Sanitizer*>& all_sanitizers() {
@@ -81,18 +80,19 @@ void Sanitizer::enable() {
   {
     std::lock_guard lock(all_mutex);
     all_sanitizers().push_back(this);
+    static auto* checker = new CopyChecker();
+    set_copy_observer(checker);
   }
   enabled_.store(true, std::memory_order_release);
-  enabled_sanitizers++;
 }
 
 void Sanitizer::disable() {
   if (!is_enabled()) return;
   enabled_.store(false, std::memory_order_release);
-  enabled_sanitizers--;
   memory_.set_watcher(nullptr);
   std::lock_guard lock(all_mutex);
   std::erase(all_sanitizers(), this);
+  if (all_sanitizers().empty()) set_copy_observer(nullptr);
   device_->clear();
   for (const auto& scratchpad : scratchpads_) scratchpad->clear();
 }
@@ -212,7 +212,7 @@ CheckedLaunch::CheckedLaunch(Sanitizer& sanitizer, std::shared_ptr<const Checked
 }
 
 uint64_t CheckedLaunch::seed_of(int argument) const {
-  constexpr uint64_t kArguments = 1 << 20;  // behind those of scratchpads
+  constexpr uint64_t kArguments = 1 << 20;  // after those of scratchpads
   return kArguments + same_as_[argument];
 }
 
@@ -310,7 +310,7 @@ void CheckedLaunch::begin_buffer(size_t step, const ProgramNames::Buffer& buffer
   if (bytes > 0) sanitizer_.device().forget(block.low + buffer.offset, bytes);
 }
 
-// What the program leaves behind must have been made, stick by stick, from the same sticks by the
+// What the program leaves must have been made, stick by stick, from the same sticks by the
 // same operations as the bundle says.
 void CheckedLaunch::compare_flows() {
   const ReferenceTags& wanted = *program_->reference_tags;
@@ -435,6 +435,6 @@ SanitizerCounts sanitizer_counts() {
   return {launches_followed.load(), launches_known.load(), findings_raised.load()};
 }
 
-bool is_sanitizing() { return enabled_sanitizers.load(std::memory_order_relaxed) > 0; }
+bool is_sanitizing() { return copy_observer() != nullptr; }
 
 }  // namespace spyre::card

@@ -8,7 +8,7 @@
 //
 //   sanitizer.enable();
 //   CheckedLaunch launch(sanitizer, description, arguments);
-//   run_program(program, arguments, {memory, pool, numerics, lx, counters, &launch});
+//   run_program(program, arguments, {memory, pool, numerics, lx}, &counters, &launch);
 //   launch.finish();
 #pragma once
 
@@ -77,7 +77,7 @@ struct ProgramNames {
     }
   };
   std::vector<std::string> arguments;
-  int pool = -1;  // argument whose content nobody needs before and after
+  int pool = -1;  // argument whose content is dead before and after
   std::vector<Operation> operations;
   std::vector<std::vector<int>> steps;  // by step of the program: its operations
   std::vector<Buffer> buffers;
@@ -220,14 +220,17 @@ class CheckedLaunch final : public StepObserver {
 
 // ---- Copies of the host ------------------------------------------------------------------------
 
-// Whether any card is being checked: what copies ask first.
+// Whether any card is being checked.
 bool is_sanitizing();
-// The host, or another card, has written the elements of a view; `base` is where they lie.
-void note_host_write(const CardSide& card, const View& view, const char* who);
-// It reads them: throws SanitizerFindings when some were not written while others were.
-void check_host_read(const CardSide& card, const View& view, const char* who);
-// The data of one view goes to another, elements as they are.
-void note_card_copy(const CardSide& from, const View& from_view, const CardSide& to,
-                    const View& to_view);
+
+class CopyChecker final : public CopyObserver {
+ public:
+  void host_writes(const CardSide& card, const View& view) override;
+  // Throws SanitizerFindings when some elements were not written while others were.
+  void host_reads(const CardSide& card, const View& view) override;
+  // The data of one view goes to another, elements as they are.
+  void card_copies(const CardSide& from, const View& from_view, const CardSide& to,
+                   const View& to_view) override;
+};
 
 }  // namespace spyre::card

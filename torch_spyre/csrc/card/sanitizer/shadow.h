@@ -64,7 +64,7 @@ struct StickState {
   constexpr bool operator==(const StickState&) const = default;
 };
 
-// Of a scratchpad that an intermediate has taken over in a launch: nobody wrote it since.
+// Of a scratchpad that an intermediate has taken over in a launch: not written since.
 constexpr StickState begun_stick(uint64_t launch, uint16_t buffer) {
   return {{}, NOBODY, static_cast<uint16_t>(launch), buffer};
 }
@@ -102,7 +102,7 @@ class Shadow {
 
   // Sets the state of all sticks that a range of bytes touches.
   void fill(size_t first, size_t bytes, const StickState& state);
-  void forget(size_t first, size_t bytes);  // they hold no data, nobody wrote them
+  void forget(size_t first, size_t bytes);  // they hold no data and have no writer
   void clear();
 
  private:

@@ -16,7 +16,7 @@ int64_t count_in_stick(int64_t at, int64_t step, int64_t left) {
   return std::min(left, (room + step - 1) / step);
 }
 
-constexpr int64_t kRoom = 8;  // elements behind a row of numbers
+constexpr int64_t kRoom = 8;  // elements after a row of numbers
 
 // The bits of an element, by its first byte.
 std::array<Bits, kStickBytes> element_bits(int bytes) {

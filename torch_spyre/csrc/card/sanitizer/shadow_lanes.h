@@ -99,7 +99,7 @@ class Counter {
   }
   int64_t count() const { return count_; }
   int64_t operator[](int dim) const { return index_[dim]; }
-  // Gives the dimension that moved on, those behind it began anew; -1: all did.
+  // Gives the dimension that moved on, those after it began again; -1: all did.
   int next() {
     for (int d = static_cast<int>(index_.size()) - 1; d >= 0; d--) {
       if (++index_[d] < extents_[d]) return d;
@@ -108,7 +108,7 @@ class Counter {
     return -1;
   }
   // For each dimension what a sum over strides grows by when it moves on; last, when all begin
-  // anew.
+  // again.
   std::vector<int64_t> steps(const std::vector<int64_t>& strides, int first = 0) const {
     std::vector<int64_t> result(index_.size() + 1);
     int64_t back = 0;

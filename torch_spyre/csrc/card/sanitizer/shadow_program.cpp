@@ -10,20 +10,6 @@
 namespace spyre::card {
 namespace {
 
-// Kinds of steps, as docs/formats/program.md numbers them.
-enum Kind : int64_t {
-  TILE = 1,
-  MATMUL,
-  COPY_STEP,
-  GATHER,
-  TOPK,
-  LOOP_BEGIN,
-  LOOP_END,
-  SCATTER,
-  WORK,
-  RING
-};
-
 bool is_commutative(int opcode) {
   switch (opcode) {
     case ADD:

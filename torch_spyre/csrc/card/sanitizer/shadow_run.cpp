@@ -298,7 +298,7 @@ void ShadowRun::store(const TileOperand& operand, int number, int core, int64_t 
 void ShadowRun::execute(const Code& code, std::span<const TileOperand> operands, int core,
                         const int64_t* offsets, int64_t group, int lanes, Register* registers,
                         const Register* results) {
-  // Operands of a product's epilogue are numbered behind x and y.
+  // Operands of a product's epilogue are numbered after x and y.
   const int first = static_cast<int>(addresses_.size() - operands.size());
   for (const ShadowInstruction& in : code) {
     switch (in.opcode) {

@@ -1,8 +1,8 @@
 // Runs one step on the shadows: which lanes hold data, and where values come from.
 //
 // A register is a group of lanes with one bit for each, and a tag that stands for all it was made
-// from. Loading a stick that nobody wrote, leaving a tensor, adding up lanes that hold no data and
-// the like are reported to the launch. In the flow REFERENCE only tags are followed.
+// from. Loading a stick that was never written, leaving a tensor, adding up lanes that hold no data
+// and the like are reported to the launch. In the flow REFERENCE only tags are followed.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class ShadowRun {
     Shadow* shadow = nullptr;
     int64_t base = 0, low = 0, high = 0;
     int64_t start = 0;  // of the argument
-    uint64_t seed = 0;  // of the tags of sticks that nobody has written in this launch
+    uint64_t seed = 0;  // of the tags of sticks that were not written in this launch
 
     uint64_t initial_tag(int64_t at) const { return mix(seed, (at - start) / kStickBytes); }
     const ProgramNames::Buffer* buffer = nullptr;
@@ -73,7 +73,7 @@ class ShadowRun {
   void store(const TileOperand& operand, int number, int core, int64_t offset, int64_t sticks_left,
              int lanes, const Register& value, const Register* second);
   // One stick; false when it does not lie in its tensor.
-  // Who wants it quiet says so: a stick that nobody wrote then has no data, and is no fault yet.
+  // Who wants it quiet says so: a stick never written then has no data, and is no fault yet.
   bool read_stick(int number, int core, int64_t offset, Bits& data, uint64_t& tag,
                   bool quiet = false);
   bool write_stick(int number, int core, int64_t offset, const Bits& data, uint64_t tag);

@@ -7,7 +7,7 @@
 
 namespace spyre::card {
 
-// How the elements of a view are numbered: row-major. With room behind the rows, numbers of one
+// How the elements of a view are numbered: row-major. With room after the rows, numbers of one
 // column are no multiples of a power of two, which caches do not like.
 inline Dims numbering(const Dims& sizes, int64_t room = 0) {
   Dims strides(sizes.size(), 1);

@@ -61,6 +61,20 @@ class WordReader {
   std::string name_;
 };
 
+// As docs/formats/program.md numbers them.
+enum StepKind : int64_t {
+  TILE = 1,
+  MATMUL,
+  COPY_STEP,
+  GATHER,
+  TOPK,
+  LOOP_BEGIN,
+  LOOP_END,
+  SCATTER,
+  WORK,
+  RING
+};
+
 // The words that every step begins with.
 struct StepHead {
   int64_t kind = 0;
@@ -71,7 +85,7 @@ struct StepHead {
 };
 
 // LX is each core's own scratchpad. SHARED is what scratchpads hold, in one piece as a tensor in
-// memory is: programs whose scratchpads nobody looks into run so, with steps joined across cores.
+// memory is: programs whose scratchpads are not looked into run so, with steps joined across cores.
 enum class Space : int8_t { DEVICE = 0, ARGUMENT = 1, LX = 2, SHARED = 3 };
 
 struct OperandAddress {
@@ -81,17 +95,21 @@ struct OperandAddress {
   std::vector<int64_t> loop_strides;
 };
 
-// What a step runs with.
-struct RunContext {
-  std::span<const Address> arguments;
+// What a card lends to its programs.
+struct RunEnvironment {
   Memory& memory;
   ThreadPool& pool;
   Numerics numerics = Numerics::DLFLOAT16;
-  std::span<std::byte* const> lx;       // scratchpads by core
+  std::span<std::byte* const> lx;  // scratchpads by core
+  std::byte* shared = nullptr;     // what scratchpads hold, in one piece
+  bool translates = true;          // tile programs run as machine code where they can
+  bool pairs = false;              // products add by pairs where that pays
+};
+
+// What a step runs with.
+struct RunContext : RunEnvironment {
+  std::span<const Address> arguments;
   std::span<const int64_t> loop_index;  // of the loops around the step, outermost first
-  std::byte* shared = nullptr;          // what scratchpads hold, in one piece
-  bool translates = true;               // tile programs run as machine code where they can
-  bool pairs = false;                   // products add by pairs where that pays
 };
 
 OperandAddress parse_address(WordReader& reader, const StepHead& head);

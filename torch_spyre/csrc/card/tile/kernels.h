@@ -161,7 +161,7 @@ struct TileTable {
   void (*add_moments)(double* sums, double* squares, const uint32_t* values, const uint32_t* mask,
                       int64_t lanes);
   // The same where a group of lanes has one sum; it is kept in kMomentParts, those of one group
-  // behind those of the other, until fold_moments adds them and leaves the first.
+  // after those of the other, until fold_moments adds them and leaves the first.
   void (*add_group_moments)(double* sums, double* squares, const uint32_t* values,
                             const uint32_t* mask, int group, int64_t lanes);
   // The same of numbers with the 10 significant bits of DLFloat16: four are added in float32 before

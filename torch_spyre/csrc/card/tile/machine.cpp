@@ -356,12 +356,20 @@ void run_instructions(const std::vector<TileInstruction>& instructions, const Ti
   }
 }
 
+void run_instructions(const std::shared_ptr<const TileCode>& code,
+                      const std::vector<TileInstruction>& instructions, const TileView& tile,
+                      Workspace& space) {
+  if (code == nullptr || !tile.machine.translated || !code->run(tile, space, {})) {
+    run_instructions(instructions, tile, space);
+  }
+}
+
 void run_compact(const std::vector<TileInstruction>& instructions, const TileView& tile,
                  Workspace& space) {
   const Machine& machine = tile.machine;
   const int group = machine.step.lanes;
   const Numerics numerics = machine.context.numerics;
-  // Kernels work on whole blocks: lanes behind the last row are computed and never read.
+  // Kernels work on whole blocks: lanes after the last row are computed and never read.
   constexpr int64_t kBlock = 32;
   const int64_t used = tile.lanes / group * kCompactLanes;
   const int64_t lanes = (used + kBlock - 1) / kBlock * kBlock;

@@ -12,6 +12,11 @@
 
 namespace spyre::card {
 
+// Of the JIT.
+class CompiledVectors;
+class SpecialisedCode;
+struct Workspace;
+
 // What the places of a tile share.
 struct Machine {
   const TileStep& step;
@@ -133,6 +138,20 @@ class Odometer {
   TileRun run_;
 };
 
+// A list of instructions as machine code. The JIT makes it (jit/specialisations.h).
+class TileCode {
+ public:
+  virtual ~TileCode() = default;
+  // Whether all tiles of a step can be run: no operand ends inside of one.
+  virtual bool runs_everywhere(const Machine& machine) const = 0;
+  // False when this tile has to be interpreted; nothing has been done then. `totals` are those of
+  // the reductions.
+  virtual bool run(const TileView& tile, Workspace& space,
+                   std::span<const TotalsAt> totals) const = 0;
+  virtual bool reduces() const = 0;
+  virtual bool has_lasting() const = 0;  // it leaves registers to later phases
+};
+
 constexpr int kMaxGroups = kLongTileLanes / 32;  // of a tile
 
 struct alignas(64) Workspace {
@@ -162,7 +181,7 @@ struct alignas(64) Workspace {
   uint32_t operands_assumed = 0;  // bit by operand
   // Bounds that a code has seen, of which the next tile, if there is one, makes assumptions.
   Bounds operands_seen[kMaxTileOperands];
-  const TileCode* seen_by = nullptr;
+  const SpecialisedCode* seen_by = nullptr;
   // The code that stays ordinary with these assumptions in all tiles, if it is known.
   const TileCode* assured = nullptr;
   const CompiledVectors* assured_code = nullptr;  // the form that it has then

@@ -122,6 +122,11 @@ int sticks_per_group(const TileOperand& operand, int lanes) {
   return lanes / static_cast<int>(elems_per_stick(operand.format));
 }
 
+bool is_unlimited(const TileOperand& operand) {
+  return std::all_of(operand.limits.begin(), operand.limits.end(),
+                     [](int64_t limit) { return limit < 0; });
+}
+
 int64_t sticks_left(const TileOperand& operand, int core, int64_t group, int lanes) {
   const int64_t limit = operand.limits[core];
   if (limit < 0) return kAllSticks;

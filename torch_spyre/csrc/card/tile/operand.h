@@ -51,6 +51,9 @@ TileOperand parse_tile_operand(WordReader& reader, const StepHead& head, int dim
 // Sticks that a group of lanes takes: one for all forms but VECTOR.
 int sticks_per_group(const TileOperand& operand, int lanes);
 
+// Whether all sticks exist, on every core.
+bool is_unlimited(const TileOperand& operand);
+
 // Sticks that exist from the group with this index along the stick dim on; at least 0.
 int64_t sticks_left(const TileOperand& operand, int core, int64_t group, int lanes);
 

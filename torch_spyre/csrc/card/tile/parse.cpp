@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "jit/specialisations.h"
+#include "tile/tile.h"
 
 namespace spyre::card {
 namespace {
@@ -202,11 +202,6 @@ void parse_reductions(WordReader& reader, TilePhase& phase, int64_t count,
 
 // ---- Instructions saved -------------------------------------------------------------------------
 
-bool is_unlimited(const TileOperand& operand) {
-  return std::all_of(operand.limits.begin(), operand.limits.end(),
-                     [](int64_t limit) { return limit < 0; });
-}
-
 // How quick instructions could have what this instruction puts in a register; REGISTER: not.
 SecondInput second_input(const TileStep& step, const TileInstruction& in) {
   if (in.opcode == SPREAD && step.reduce_lanes) return SecondInput::RESULT;
@@ -265,7 +260,7 @@ class SpreadFolder {
     return true;
   }
 
-  // Somebody reads the register after the body.
+  // The register is live after the body.
   bool lasts(int reg) const {
     const auto& kept_on = step_.kept_on;
     return std::find(kept_on.begin(), kept_on.end(), reg) != kept_on.end() ||
@@ -491,7 +486,7 @@ void plan_walks(TileStep& step, int cores, const std::vector<int64_t>& extents) 
 
 // ---- Cores that go on from each other ---------------------------------------------------------
 
-// Cores whose shares lie one behind the other along a kept dimension are walked as one core: which
+// Cores whose shares are adjacent along a kept dimension are walked as one core: which
 // core computes a point does not change it, and short walks cost more than long ones.
 class CoreMerger {
  public:
@@ -562,86 +557,6 @@ class CoreMerger {
   size_t cores_;
 };
 
-// ---- Machine code ------------------------------------------------------------------------------
-
-// Whether a body begins with what an earlier phase left in a register.
-bool reads_at_entry(const TilePhase& phase, int reg) {
-  for (const TileInstruction& in : phase.body) {
-    const bool registers = in.b_is == SecondInput::REGISTER;
-    const bool third = registers || (!in.is_pair() && inputs_of(in.opcode) > 2);
-    if (in.opcode != LOAD && in.opcode != SPREAD && in.a == reg) return true;
-    if ((registers && in.b == reg) || (third && in.c == reg)) return true;
-    if (in.opcode != STORE && in.destination == reg) return false;
-  }
-  return std::any_of(phase.reductions.begin(), phase.reductions.end(),
-                     [&](const TileReduction& r) { return r.source == reg; });
-}
-// The instruction that leaves something in a register, or nothing.
-const TileInstruction* last_write(const TilePhase& phase, int reg) {
-  const auto at = std::find_if(
-      phase.body.rbegin(), phase.body.rend(),
-      [&](const TileInstruction& in) { return in.opcode != STORE && in.destination == reg; });
-  return at == phase.body.rend() ? nullptr : &*at;
-}
-// Whether a phase after this one reads what this one leaves in a register.
-bool lasts(const TileStep& step, size_t phase, int reg) {
-  for (size_t i = phase + 1; i < step.phases.size(); i++) {
-    if (reads_at_entry(step.phases[i], reg)) return true;
-    if (last_write(step.phases[i], reg) != nullptr) return false;
-  }
-  return false;
-}
-
-// What a later phase would find in a register that was loaded, it loads again: codes are half as
-// long, and machine code decodes them in passing.
-void load_again(TileStep& step) {
-  const auto stores = [](const TilePhase& phase) {
-    const auto is_store = [](const TileInstruction& in) { return in.opcode == STORE; };
-    return std::any_of(phase.body.begin(), phase.body.end(), is_store) ||
-           std::any_of(phase.epilogue.begin(), phase.epilogue.end(), is_store);
-  };
-  if (std::any_of(step.phases.begin(), step.phases.end() - 1, stores)) return;
-  const auto can_again = [&](const TileInstruction& in) {
-    if (in.opcode != LOAD) return false;
-    const TileOperand& operand = step.operands[in.a];
-    return operand.form == OperandForm::VECTOR && operand.format == DataFormat::SEN169_FP16 &&
-           is_unlimited(operand);
-  };
-  for (int reg : step.kept_on) {
-    const TileInstruction* written = nullptr;
-    for (TilePhase& phase : step.phases) {
-      if (written != nullptr && can_again(*written) && reads_at_entry(phase, reg)) {
-        phase.body.insert(phase.body.begin(), TileInstruction(*written));
-      }
-      if (const TileInstruction* last = last_write(phase, reg)) written = last;
-    }
-  }
-  std::erase_if(step.kept_on, [&](int reg) {
-    return std::none_of(step.phases.begin(), step.phases.end(),
-                        [&](const TilePhase& phase) { return reads_at_entry(phase, reg); });
-  });
-}
-
-// With its reductions, where no lanes are left out of them.
-void translate(const TileStep& step, TilePhase& phase) {
-  const bool tails =
-      step.reduce_lanes && std::any_of(step.tails.begin(), step.tails.end(),
-                                       [](const auto& tail) { return !tail.empty(); });
-  const bool folds = std::all_of(phase.reductions.begin(), phase.reductions.end(), [&](auto& r) {
-    return r.op != ReduceOp::EXX2 || step.reduce_lanes;
-  });
-  std::vector<int> lasting;
-  const auto number = static_cast<size_t>(&phase - step.phases.data());
-  std::copy_if(step.kept_on.begin(), step.kept_on.end(), std::back_inserter(lasting),
-               [&](int reg) { return lasts(step, number, reg); });
-  if (folds && !tails) {
-    phase.code = TileCode::translate(step, phase.body, std::move(lasting), phase.reductions);
-    return;
-  }
-  for (const TileReduction& reduction : phase.reductions) lasting.push_back(reduction.source);
-  phase.code = TileCode::translate(step, phase.body, std::move(lasting), {});
-}
-
 void check_teams(WordReader& reader, const TileStep& step, const std::vector<int64_t>& extents) {
   const int dims = step.kept_dims + step.reduced_dims;
   for (const TileTeam& team : step.teams) {
@@ -711,7 +626,6 @@ TileStep parse_tile(WordReader& reader, const StepHead& head) {
     join_pairs(phase.body);
   }
   note_spread(step);
-  if (has_vector_compiler()) load_again(step);
   step.teams = teams_of(groups);
   check_moments(reader, step);
   check_teams(reader, step, extents);
@@ -722,7 +636,6 @@ TileStep parse_tile(WordReader& reader, const StepHead& head) {
     step.teams = teams_of(groups);
   }
   plan_walks(step, static_cast<int>(step.tails.size()), extents);
-  for (TilePhase& phase : step.phases) translate(step, phase);
   return step;
 }
 

@@ -9,7 +9,6 @@
 #include <memory>
 #include <span>
 
-#include "jit/specialisations.h"
 #include "tile/machine.h"
 
 namespace spyre::card {
@@ -195,7 +194,7 @@ int64_t values_of(const TileStep& step, const TileWalk& walk, int core) {
 }
 
 // Lanes of a block: of registers that last, and of rows that machine code loads again. Neighbouring
-// rows lie one behind the other, 128 bytes of each before the next stick of the first: few of them
+// rows are adjacent, 128 bytes of each before the next stick of the first: few of them
 // would be read in pieces that processors do not fetch ahead.
 constexpr int64_t kRowsLanes = 32 * 1024;
 constexpr int64_t kLongRowsLanes = 64 * 1024;

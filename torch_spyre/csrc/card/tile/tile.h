@@ -5,7 +5,8 @@
 // nothing. Kept dimensions are visited in the order that suits memory; reduced ones in the
 // order of the program. Results depend neither on the number of threads nor on the tiles.
 //
-// Example: TileStep step = parse_tile(reader, head); run_tile(step, head, context);
+// Example: TileStep step = parse_tile(reader, head); compile_tile(step);  // jit/compile_tile.h
+// run_tile(step, head, context);
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,6 @@
 
 namespace spyre::card {
 
-class CompiledVectors;
 class TileCode;
 
 constexpr int kTileLanes = 1024;
@@ -54,7 +54,7 @@ struct TileInstruction {
 struct GroupShape {
   int per_stick = 64;  // lanes of a stick
   int sticks = 1;      // of a group
-  bool whole = true;   // its sticks lie one behind the other
+  bool whole = true;   // its sticks are adjacent
 };
 
 struct TileReduction {
@@ -104,7 +104,7 @@ struct TileStep {
   bool reduce_lanes = false;
   std::vector<int> kept_on;  // registers of bodies that a later phase reads
 
-  // Results are the same in every lane, and nobody stores what is not: epilogues work on
+  // Results are the same in every lane, and nothing stores what is not: epilogues work on
   // kCompactLanes for each kept point instead of a group.
   bool compact = false;
 
