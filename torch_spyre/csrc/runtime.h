@@ -34,7 +34,7 @@ struct Settings {
   int eager_limit = 0;  // signatures of one operation that a process compiles or loads
 };
 const Settings& settings();
-Settings read_settings();  // anew from the environment; for tests of bad values
+Settings read_settings();  // once more from the environment; for tests of bad values
 
 void set_hardware(const card::Hardware& hardware);
 const card::Hardware& hardware();

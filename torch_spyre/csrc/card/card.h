@@ -67,7 +67,7 @@ class Card {
   Memory memory;
   Scratchpads lx;
   Counters counters;
-  const std::unique_ptr<Sanitizer> sanitizer;  // off until somebody wants it
+  const std::unique_ptr<Sanitizer> sanitizer;  // off until it is enabled
   Queue queue;                                 // declared last: it stops before the memory goes
 };
 

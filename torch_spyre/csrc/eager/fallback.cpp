@@ -196,7 +196,7 @@ class Twins {
 // ---- generators --------------------------------------------------------------------------------
 
 // CPU kernels take CPU generators only: one that carries the device generator's state stands in,
-// and gives it back at the end. Meanwhile nobody else may draw from the lender.
+// and gives it back at the end. Meanwhile no other thread may draw from the lender.
 class GeneratorLoan {
  public:
   explicit GeneratorLoan(at::Generator lender)

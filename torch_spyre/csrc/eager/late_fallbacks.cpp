@@ -9,7 +9,7 @@ namespace spyre {
 namespace {
 
 // Kinds of tensors that the card does not have. Without these, PyTorch reports a missing kernel of
-// a backend that nobody has heard of.
+// an unknown backend.
 void refuse(const c10::OperatorHandle& op, const char* kind) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(), ": ", kind,
                               " tensors do not exist on spyre; keep them on the cpu");

@@ -39,7 +39,7 @@ int64_t numel(const card::View& view) {
   return n;
 }
 
-// A storage that was made smaller than its tensors must not let them reach what lies behind it.
+// A storage that was made smaller than its tensors must not let them reach what lies after it.
 // (For tiled storages the address map knows which elements have a place.)
 void check_view(const SpyreStorageImpl& storage, const card::View& view, int64_t elem_bytes) {
   int64_t last = view.offset;
@@ -127,7 +127,7 @@ void read_into(const at::Tensor& src, const at::Tensor& host, bool non_blocking)
 }
 
 void write_from(at::Tensor host, const at::Tensor& dst, bool non_blocking) {
-  // forward-mode AD makes tensors of zeros that have no memory behind them
+  // forward-mode AD makes tensors of zeros that have no memory
   if (C10_UNLIKELY(host._is_zerotensor())) host = at::zeros(host.sizes(), host.options());
   auto& storage = *spyre_storage(dst);
   NoGil no_gil;

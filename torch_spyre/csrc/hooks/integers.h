@@ -3,7 +3,7 @@
 // Compiled kernels compute with 32-bit integers. The compiler proves that no result leaves them,
 // from how large the numbers of a graph's inputs are. That is known of what the host has written:
 // the limits are kept with the memory, so all storages over it share them. What a kernel has
-// written is not known; it is measured when somebody asks, which waits for the card.
+// written is not known; it is measured when asked for, which waits for the card.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 namespace spyre {
 
 // How large the numbers of an int64 tensor's storage are. A graph is compiled for one for each of
-// its inputs; a larger one than expected is compiled for anew.
+// its inputs; a larger one than expected is compiled for again.
 enum IntegerClass : int {
   TRUTH = 1,     // several numbers, all 0 or 1: a mask
   SMALL = 24,    // less than 2**24 either way: positions, tokens, sizes

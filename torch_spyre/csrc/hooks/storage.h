@@ -28,7 +28,7 @@ using TilingPtr = std::shared_ptr<const Tiling>;
 struct SpyreStorageImpl final : c10::StorageImpl {
   using c10::StorageImpl::StorageImpl;
   TilingPtr tiling;  // null: untiled
-  // Held while elements are addressed or laid out anew. Queued jobs need no lock: they have the
+  // Held while elements are addressed or laid out again. Queued jobs need no lock: they have the
   // addresses, and hold the block.
   mutable std::recursive_mutex mutex;
 

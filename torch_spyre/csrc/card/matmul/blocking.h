@@ -39,7 +39,7 @@ inline int64_t strip_rows(int64_t depth_block) {
   return std::clamp(rows, kLeastStripRows, kMostStripRows);
 }
 
-// Floats. Pairs keep what they know of rows and panels behind them, in each block of depth.
+// Floats. Pairs keep what they know of rows and panels after them, in each block of depth.
 class MatmulRoom {
  public:
   explicit MatmulRoom(bool pairs) : pairs_(pairs) {}
@@ -54,7 +54,7 @@ class MatmulRoom {
     return row_at(round_up(depth, kPanel), depth_block(depth));
   }
   int64_t panel_end(int64_t depth) const { return panel_at(depth, depth_block(depth)); }
-  // What kernels may read behind the last row.
+  // What kernels may read after the last row.
   int64_t behind(int64_t width) const { return pairs_ ? kPairRows * row(width) : 0; }
   int64_t micro_rows() const { return pairs_ ? kPairRows : kMicroRows; }
 

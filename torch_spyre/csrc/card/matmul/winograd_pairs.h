@@ -21,15 +21,15 @@
 
 namespace spyre::card {
 
-// Behind each row and some panels there is room for what is known of it.
+// After each row and some panels there is room for what is known of it.
 constexpr int64_t kRowFacts = kPanel;  // floats
 constexpr int64_t kPanelFacts = 3;     // for each panel, as many as it has columns
-constexpr int64_t kPairRows = 8;       // multiplied together; as many may be read behind the last
+constexpr int64_t kPairRows = 8;       // multiplied together; as many may be read after the last
 
 struct PairKernels {
   // Scales rows of floats, lda apart, in place; what is known of a row goes to its last kRowFacts.
   void (*prepare_rows)(float* a, int64_t lda, int64_t rows, int64_t depth);
-  // The same for panels [columns / 16][depth][16], behind which follow [columns / 16][kPanelFacts]
+  // The same for panels [columns / 16][depth][16], after which follow [columns / 16][kPanelFacts]
   // [16].
   void (*prepare_panels)(float* panels, int64_t columns, int64_t depth);
   // As the kernels of a format, with rows and panels as they were prepared. The depth is even.

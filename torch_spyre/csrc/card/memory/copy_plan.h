@@ -33,7 +33,7 @@ enum class BoxForm : int8_t {
 struct CopyPlan {
   BoxForm form = BoxForm::STRIDED;
   // The device element is the sum of what the axes say. Otherwise (a view that crosses the layout's
-  // axes) each row is found anew from its storage element, and `row` is a single one.
+  // axes) each row is found from its storage element, and `row` is a single one.
   bool separable = true;
   int64_t start = 0;     // the part of the view's offset that no axis has
   int64_t elements = 1;  // of the boxes, all together

@@ -233,7 +233,7 @@ Node* Memory::State::take_free(size_t size) {
   return node;
 }
 
-// A cached node that ends at the frontier is made longer, so that no hole is left behind.
+// A cached node that ends at the frontier is made longer, so that no hole is left.
 Node* Memory::State::take_frontier(size_t size) {
   Node* last = nodes.empty() ? nullptr : *nodes.rbegin();
   if (last && !(last->use == Use::kCached && last->merged)) last = nullptr;

@@ -85,7 +85,7 @@ class Memory {
   // work; it may wait for that work. The allocation is then tried once more (num_alloc_retries).
   void set_reclaim(std::function<void()> reclaim);
 
-  // nullptr: nobody. Not while others allocate or free.
+  // nullptr: none. Not while others allocate or free.
   void set_watcher(MemoryWatcher* watcher);
   // Address and size of all blocks in use.
   std::vector<std::pair<Address, size_t>> blocks() const;

@@ -1,4 +1,4 @@
-// How long the steps of programs take on this host, when somebody wants to know.
+// How long the steps of programs take on this host, when that is asked for.
 //
 // Between start and stop every step that runs adds its time to its row; otherwise a program asks
 // once a launch whether that is wanted. Example:

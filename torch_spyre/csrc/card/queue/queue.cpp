@@ -94,7 +94,7 @@ struct Item {
 
 struct Waiter {
   uint64_t target;
-  bool helps;  // executes jobs when nobody does
+  bool helps;  // executes jobs when no other thread does
   std::condition_variable wake;
 };
 
@@ -133,7 +133,7 @@ struct QueueState {
   double host_us = 0;
   double busy_us = 0;
 
-  std::string error;        // the first that nobody was told of
+  std::string error;        // the first that was not reported
   std::exception_ptr kept;  // that one itself, if it is a KeptError
   uint64_t errors = 0;
 

@@ -62,7 +62,7 @@ struct KeptError {
 class Queue {
  public:
   Queue(int card, Memory& memory);
-  ~Queue();  // waits for submitted work; an error that nobody has asked for is dropped
+  ~Queue();  // waits for submitted work; an error that was not asked for is dropped
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 

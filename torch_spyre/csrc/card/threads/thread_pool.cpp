@@ -53,7 +53,7 @@ struct ThreadPool::State {
   std::atomic<int> limit{0};
 
   // The launch
-  std::atomic<uint64_t> ticket{0};  // launch number << 32 | slices that nobody has claimed
+  std::atomic<uint64_t> ticket{0};  // launch number << 32 | slices that are not claimed
   std::atomic<int> unfinished{0};   // slices neither done nor left out
   int slices = 0;
   const std::function<void(int)>* slice = nullptr;
