@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import sympy
 
@@ -84,7 +85,7 @@ def _walk(
     if rest or linear.offset < 0:
         return None
     digits = list(constant)
-    reach = [linear.offset % s for s in (*axes.strides[1:], linear.offset + 1)]
+    reach = list(accumulate(d * s for d, s in zip(constant, axes.strides)))
     movers: list[list[Atom]] = [[] for _ in range(levels)]
     for atom in linear.atoms:
         if not _place(atom, axes, digits, reach, movers):
