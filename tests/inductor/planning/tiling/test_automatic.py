@@ -93,6 +93,17 @@ def test_rows_that_do_not_divide_have_a_smaller_last_tile():
     assert sum(count * rows[(count,)] for (count,) in rows) == 8191
 
 
+def test_columns_that_end_inside_of_a_stick_are_cut_too():
+    x = half(1024, 8136)  # 128 sticks, the last one of 8 columns
+
+    def f(x):
+        return torch.softmax(torch.exp(x * 0.5), 0)
+
+    loops, _ = both(f, x)
+    columns = {op.loops: op.shape[1] for op in loops.ops if op.opfunc == "exp"}
+    assert len(columns) == 2 and sum(count * columns[(count,)] for (count,) in columns) == 8136
+
+
 def test_an_argument_that_is_read_again_soon_is_read_once():
     norm = torch.nn.LayerNorm(512).half().to("spyre")
     loops, plain = both(norm, half(16384, 512))

@@ -428,9 +428,9 @@ class Frames:
             args.append(replace(arg, device_size=list(shapes[home]), fixed_loops=home))
             levels.append(around[home:])
             for level in range(home, self._loops):
-                symbol = around[level].symbol
-                if symbol is not None and symbol in spec.iteration_space:
-                    symbols[level] = symbol
+                symbol, start = around[level]
+                if symbol is not None and symbol in spec.iteration_space and not start:
+                    symbols[level] = symbol  # the last tile, which starts later, runs once
         moving = any(s != NO_SYMBOL for s in symbols)
         placed = replace(spec, args=args, tiled_symbols=symbols if moving else [])
         if not any(level.start for around in levels for level in around):
