@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from operator import floordiv
 
 import pytest
 import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from tests.support.interpret import elements
 from tests.support.operations import P, R, access, buffer, matmul, pointwise
 from torch_spyre._inductor.errors import NoLayout
 from torch_spyre._inductor.layouts.requirements import needs
@@ -31,15 +31,6 @@ def added(*operations: Operation) -> Copies:
 def reads(op: Operation, number: int = 0) -> dict[tuple[int, ...], int]:
     """The storage element that an operation reads at each point of its own dimensions."""
     return elements(op.inputs[number].index, op.ranges)
-
-
-def elements(index: sympy.Expr, ranges: dict[sympy.Symbol, int]) -> dict[tuple[int, ...], int]:
-    code = sympy.lambdify(list(ranges), index, [{"FloorDiv": floordiv, "ModularIndexing": digit}])
-    return {p: int(code(*p)) for p in itertools.product(*(range(n) for n in ranges.values()))}
-
-
-def digit(value: int, divisor: int, modulus: int) -> int:
-    return value // divisor % modulus
 
 
 def comes_from(copies: Copies, op: Operation, number: int = 0) -> dict[tuple[int, ...], int]:
