@@ -1,4 +1,4 @@
-"""The planner's stages on plans built by hand: numbers of arguments, segments, pool, scratchpads."""
+"""The planner's stages on plans built by hand: arguments, segments, pool, loops."""
 
 from __future__ import annotations
 
