@@ -394,7 +394,7 @@ def test_spawn_works(script, tmp_path):
     path = tmp_path / "spawn.py"
     path.write_text(textwrap.dedent(source))
     result = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=1800, check=False
     )
     assert result.stdout.strip() == "done", result.stderr
 

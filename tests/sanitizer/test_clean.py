@@ -34,6 +34,6 @@ def test_programs_of_a_test_file_run_clean(file: str):
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", file],
         cwd=ROOT, env={**os.environ, "SPYRE_SANITIZE": "1"},
-        capture_output=True, text=True, timeout=590, check=False,
+        capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]

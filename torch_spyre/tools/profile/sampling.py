@@ -30,7 +30,7 @@ PHASES: tuple[tuple[str, str | None], ...] = (
     ("torch_spyre/_inductor/codegen/", "SuperDSC: *"),
     ("torch_spyre/_inductor/host/async_compile", "kernels: load and launch"),
     ("torch_spyre/_inductor/", "front-end: *"),
-    ("torch_spyre/patches.", None),
+    ("torch_spyre/upstream/", None),
     ("torch_spyre/device/streams.", "first run: waiting for the card"),
     ("torch_spyre/", "device: *"),
     ("torch/_inductor/fx_passes/", "Inductor: FX passes"),
