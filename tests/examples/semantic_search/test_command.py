@@ -202,10 +202,9 @@ def test_an_interrupted_run_ends_cleanly(small, tmp_path, moment):
         assert process.stdout is not None
         while moment not in shown and (character := process.stdout.read(1)):
             shown += character
-        while (
-            moment == "compiling" and not any(cache.glob("inductor-spyre/*")) and not process.poll()
-        ):
-            time.sleep(0.01)  # until it is well inside of it
+        begun = moment != "compiling"
+        while not begun and process.poll() is None:  # until it is well inside of it
+            begun = any(cache.glob("inductor-spyre/*"))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: children get it too
         rest, errors = process.communicate(timeout=1800)
     assert process.returncode == 130, errors
