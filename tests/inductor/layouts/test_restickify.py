@@ -13,7 +13,7 @@ from tests.support.interpret import elements
 from tests.support.operations import P, R, access, buffer, matmul, pointwise
 from torch_spyre._inductor.errors import NoLayout
 from torch_spyre._inductor.layouts.requirements import needs
-from torch_spyre._inductor.layouts.restickify import Copies, affine
+from torch_spyre._inductor.layouts.restickify import Copies, _covers, affine
 from torch_spyre._inductor.layouts.stick_layouts import layout_of
 from torch_spyre._inductor.layouts.to_op_spec import make_spec
 from torch_spyre._inductor.operations.operation import Access, Buffer, Operation
@@ -89,6 +89,26 @@ def test_a_tensor_with_one_dimension_too_few_is_copied_without_it() -> None:
     copies = added(pointwise("exp", [(row, p1)], z, (128, 192)))
     assert copies.operations[0].ranges == {p1: 192}
     assert copies.operations[1].inputs[0].buffer.size == (192,)
+
+
+@pytest.mark.parametrize("stride", [(128, 1), (256, 1)])
+def test_a_view_that_only_takes_dimensions_apart_is_restickified_as_the_tensor_is(
+    stride: tuple[int, int],
+) -> None:
+    """64 rows as 4 times 16; also of a tensor with gaps between its rows."""
+    x, z = buffer("x", (64, 128), 0, stride=stride), buffer("z", (4, 16, 128), 2)
+    view = stride[0] * (16 * p0 + p1) + p2
+    (copy,) = added(pointwise("identity", [(x, view)], z, (4, 16, 128), "copy")).operations
+    assert needs(copy, {}) and copy.opfunc in ("ReStickifyOpHBM", "relayout")
+    flat = buffer("z", (64, 128), 1)
+    (other,) = added(
+        pointwise("identity", [(x, stride[0] * p0 + p1)], flat, (64, 128), "copy")
+    ).operations
+    assert other.opfunc == "ReStickifyOpHBM"
+    source, target = Access(x, view), Access(z, z.index([p0, p1, p2]))
+    assert _covers(source, copy) and _covers(target, copy)
+    assert not _covers(Access(x, view + stride[0]), copy)
+    assert not _covers(Access(x, stride[0] * (16 * p0 + 2 * p1) + p2), copy)
 
 
 def test_a_result_in_the_wrong_place_is_written_to_a_temporary_and_moved() -> None:
