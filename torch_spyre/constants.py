@@ -3,3 +3,7 @@
 DEVICE_NAME = "spyre"
 DISTRIBUTED_BACKEND_NAME = "spyreccl"
 BYTES_IN_STICK = 128
+SEGMENT_BYTES = 1 << 34
+"""Of an address that is a number: what is above says which argument it is of."""
+SEGMENTS = 7
+"""For arguments; the one after them holds programs."""

@@ -12,17 +12,8 @@ import sys as _sys
 from torch.utils._config_module import install_config_module as _install
 
 from torch_spyre import hardware as _hardware
-
-
-def _flag(name: str, default: bool) -> bool:
-    value = _os.environ.get(name, "").strip().lower()
-    if value == "":
-        return default
-    if value in ("0", "false", "off"):
-        return False
-    if value in ("1", "true", "on"):
-        return True
-    raise ValueError(f"invalid {name} value '{value}': expected 0 or 1")
+from torch_spyre import validation as _validation
+from torch_spyre.validation import flag as _flag
 
 
 def _number(name: str, default: int, low: int, high: int) -> int:
@@ -137,8 +128,8 @@ dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
 print_after: str = _os.environ.get("SPYRE_PRINT_AFTER", "")
 
 # SPYRE_VALIDATE: check the program after the stages that have a validator (pipeline.py), every
-# OpSpec and every SuperDSC before it is used.
-validate: bool = _flag("SPYRE_VALIDATE", False)
+# OpSpec and every SuperDSC before it is used, and the steps of the back-end.
+validate: bool = _validation.VALIDATE
 
 # Largest tensor, in elements, that is computed while compiling because it depends on nothing.
 max_folded_elements: int = 1 << 24

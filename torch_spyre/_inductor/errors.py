@@ -111,17 +111,6 @@ class CompilerMistake(Unsupported):
     )
 
 
-class BrokenRule(ValueError):
-    """A program inside of the compiler that breaks a rule of its form: found by a validator."""
-
-    def __init__(self, rule: str, place: str, found: object, allowed: object) -> None:
-        super().__init__(f"{place}: {rule}: found {found}, allowed {allowed}")
-        self.rule = rule
-        self.place = place
-        self.found = found
-        self.allowed = allowed
-
-
 def describe_layout(layout: Any) -> str:
     """A layout in a few characters, e.g. `[4, 128, 64] / [64, 256, 1]`."""
     return f"{list(layout.device_size)} / {list(layout.stride_map)}"

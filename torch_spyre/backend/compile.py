@@ -2,7 +2,7 @@
 
 In: a bundle. Out: the directory that the runtime launches, from the cache if it is there.
 
-    read -> share scratchpads (emulator only) -> lower -> fuse -> emit
+    read -> share scratchpads (emulator only) -> lower -> fuse -> (validate) -> emit
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from torch_spyre.backend.fuse.shared_lx import share_scratchpads
 from torch_spyre.backend.lower import lower
 from torch_spyre.backend.read.bundle import Bundle, BundleNode, OperationLoop, read_bundle
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
+from torch_spyre.backend.validate import check_fused, check_steps
 from torch_spyre.cache.store import Store
+from torch_spyre.constants import SEGMENTS
+from torch_spyre.validation import VALIDATE
 
 OUTPUT = "spyreCodeDir"
 
@@ -30,6 +33,7 @@ def compile_bundle(
     pool: bool = False,
     private_lx: bool = False,
     cache_dir: str | Path | None = None,
+    validate: bool = VALIDATE,
 ) -> Path:
     """Compile a bundle into a SpyreCode directory and return its path.
 
@@ -39,6 +43,7 @@ def compile_bundle(
     private_lx nobody needs what the bundle leaves in scratchpads: values there are joined as those
                of the pool are, and those that die are never stored
     cache_dir  where compiled bundles are kept by content; a second compile is a lookup
+    validate   check the steps on the way (SPYRE_VALIDATE)
 
     Raises BundleError when the bundle breaks a rule."""
     directory = Path(directory)
@@ -56,18 +61,28 @@ def compile_bundle(
         copy_directory(kept, target, key)
         return target
     bundle = read_bundle(directory, pool=pool)
-    program = program_bytes(steps_of(bundle, fuse=fuse, private_lx=private_lx))
+    program = program_bytes(steps_of(bundle, fuse=fuse, private_lx=private_lx, validate=validate))
     write_directory(target, key, lambda fresh: write_spyrecode(fresh, program))
     if store is not None:
         store.publish(key, key, lambda fresh: write_spyrecode(fresh, program))
     return target
 
 
-def steps_of(bundle: Bundle, *, fuse: bool = True, private_lx: bool = False) -> list[Item]:
-    """The steps of a bundle, in order."""
+def steps_of(
+    bundle: Bundle, *, fuse: bool = True, private_lx: bool = False, validate: bool = VALIDATE
+) -> list[Item]:
+    """The steps of a bundle, in order. `validate` checks them after lower and after fuse."""
     if fuse and private_lx:
         bundle = share_scratchpads(bundle)
-    return schedule(_items(bundle.body), bundle.pool, fuse=fuse)
+    lowered = _items(bundle.body)
+    fused = schedule(lowered, bundle.pool, fuse=fuse)
+    if validate:
+        arguments = len(bundle.parameters) or SEGMENTS
+        check_steps(lowered, arguments)
+        if fuse:
+            check_steps(fused, arguments)
+            check_fused(lowered, fused, bundle.pool)
+    return fused
 
 
 def program_bytes(items: list[Item]) -> bytes:

@@ -22,6 +22,7 @@ from torch_spyre.card_model.ring import BoxAxis, Transfer
 
 MAX_REGISTERS = 32
 MAX_OPERANDS = 24
+MAX_DIMS = 16
 NONE = -1
 
 

@@ -10,10 +10,10 @@ import torch
 
 import torch_spyre._inductor  # noqa: F401
 from torch_spyre._C import SpyreTensorLayout
-from torch_spyre._inductor.errors import BrokenRule
 from torch_spyre._inductor.operations.operation import Access, Buffer, Operation, Origin
 from torch_spyre._inductor.planning import validate
 from torch_spyre._inductor.planning.plan import GraphPlan, Kernel, Planning
+from torch_spyre.validation import BrokenRule
 
 P0, P1, R0, OTHER = sympy.symbols("p0 p1 r0 q7", integer=True, nonnegative=True)
 SIZE, STRIDE = (64, 128), (128, 1)

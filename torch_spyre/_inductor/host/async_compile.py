@@ -310,6 +310,7 @@ def _make_bundle(name: str, text: str, has_pool: bool, work: Path) -> None:
             fuse=config.backend_fusion,
             pool=has_pool,
             private_lx=True,  # plans end with their kernel
+            validate=config.validate,
         )
     except OSError:
         raise  # the disk, not the bundle

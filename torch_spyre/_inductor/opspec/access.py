@@ -15,11 +15,11 @@ from typing import NamedTuple
 import sympy
 
 from torch_spyre import opfuncs
-from torch_spyre._inductor.errors import BrokenRule
 from torch_spyre._inductor.opspec.alignment import RESTICKIFY
 from torch_spyre._inductor.opspec.coordinates import Misaligned, Ranges, parse
 from torch_spyre._inductor.opspec.op_spec import OpSpec, TensorArg
 from torch_spyre.constants import BYTES_IN_STICK
+from torch_spyre.validation import BrokenRule
 
 
 class InvalidOpSpec(BrokenRule):

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch_spyre import _C, opfuncs
-from torch_spyre._inductor.errors import BrokenRule
 from torch_spyre._inductor.layouts.requirements import needs
 from torch_spyre._inductor.operations.operation import Access, Operation
 from torch_spyre._inductor.opspec.validate import validate_op_spec
 from torch_spyre._inductor.planning.plan import Kernel, Planning
+from torch_spyre.validation import BrokenRule
 
 KINDS = ("pointwise", "reduction", "matmul", "copy", "gather", "scatter", "topk")
 

@@ -22,9 +22,7 @@ from torch_spyre.backend.fuse.grid import (
     unify,
 )
 from torch_spyre.backend.register_allocation import LOAD, STORE
-from torch_spyre.backend.steps import Form, Instruction, Matmul, Operand, Tile
-
-_MAX_DIMS = 16
+from torch_spyre.backend.steps import MAX_DIMS, Form, Instruction, Matmul, Operand, Tile
 
 
 class How(Enum):
@@ -128,7 +126,7 @@ def _align_grids(
                 return None
             b = replace(b, reduced=a.reduced)
     boxes = _division(how, second, a, b)
-    if boxes is None or len(a.sizes) > _MAX_DIMS:
+    if boxes is None or len(a.sizes) > MAX_DIMS:
         return None
     return tile_on(first, a, boxes), tile_on(second, b, boxes)
 
