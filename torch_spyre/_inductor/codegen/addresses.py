@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from torch_spyre._inductor.codegen.symbols import LX, POOL, SEGMENT_BITS, Address
+from torch_spyre._inductor.codegen.symbols import LX, POOL, Address
 from torch_spyre._inductor.opspec.access import space_of
 from torch_spyre._inductor.opspec.frames import Frame
 from torch_spyre._inductor.opspec.op_spec import OpSpec
+from torch_spyre.constants import SEGMENT_BYTES
 
 
 def addresses(frame: Frame, op: OpSpec) -> list[list[Address]]:
@@ -42,6 +43,6 @@ def _addresses(
         start = arg.allocation[space]
         base = {"lx": LX, "pool": POOL}.get(space, arg.arg_index)
         if base != LX:
-            start &= (1 << SEGMENT_BITS) - 1
+            start %= SEGMENT_BYTES
         result.append([Address(base, start + offset, advance) for offset in mine])
     return result

@@ -17,13 +17,14 @@ from torch_spyre import opfuncs
 from torch_spyre._C import DataFormats, encode_constant
 from torch_spyre._inductor.codegen.addresses import addresses
 from torch_spyre._inductor.codegen.json_text import SharedDict, SharedList
-from torch_spyre._inductor.codegen.symbols import LX, POOL, SEGMENT_BITS, Address, SymbolTable
+from torch_spyre._inductor.codegen.symbols import LX, POOL, Address, SymbolTable
 from torch_spyre._inductor.opspec.access import InvalidOpSpec
 from torch_spyre._inductor.opspec.frames import Frame, frame_of
 from torch_spyre._inductor.opspec.op_dims import OpDim, OpPlan, OpTensor, gaps_of, layout_classes
 from torch_spyre._inductor.opspec.op_spec import OpSpec
 from torch_spyre._inductor.opspec.relayout import relayout_fields
 from torch_spyre._inductor.opspec.ring_move import ring_parts
+from torch_spyre.constants import SEGMENT_BYTES
 
 MASK_VALUE = "samv-maskvalue"
 
@@ -132,7 +133,7 @@ def _address_texts(
             raise InvalidOpSpec("loops", f"operation {op.op}", advance, "symbolic addresses")
         else:
             base = cores[0].base
-            segment = (0 if base == POOL else base + has_pool) << SEGMENT_BITS
+            segment = (0 if base == POOL else base + has_pool) * SEGMENT_BYTES
             result.append([str(segment + place.offset) for place in cores])
     return result
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 POOL = -1
 LX = -2
-SEGMENT_BITS = 34
-"""Of an address that is a number: what is above says which argument it is of."""
 
 
 class Address(NamedTuple):

@@ -40,6 +40,7 @@ from torch_spyre._inductor.planning.tiling.loops import (
     with_runs,
     with_wide_tensors,
 )
+from torch_spyre.constants import SEGMENT_BYTES, SEGMENTS
 from torch_spyre.hardware import CARD
 
 # ---- 1. loops ------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def _placed(item: Item, arguments: dict[Buffer, int], lx: dict[Buffer, int], poo
         elif buffer in arguments:
             number = arguments[buffer]
             segment = number + 1 if pool.bytes else number
-            at = (segment << 34) + begin
+            at = segment * SEGMENT_BYTES + begin
             args.append(replace(arg, arg_index=number, allocation={"hbm": at}))
         else:
             at = pool.addresses[buffer] + begin
@@ -268,14 +269,11 @@ def _placed(item: Item, arguments: dict[Buffer, int], lx: dict[Buffer, int], poo
     return replace(item.spec, args=args)
 
 
-_SEGMENTS = 7  # of 16 GiB, below the one of programs
-
-
 def _check_segments(kernel: Kernel, arguments: list[Buffer]) -> None:
     count = len(arguments) + (1 if kernel.pool_bytes else 0)
-    if not config.symbolic_args and count > _SEGMENTS:
+    if not config.symbolic_args and count > SEGMENTS:
         raise Unsupported(
-            f"a bundle with concrete addresses has at most {_SEGMENTS} tensors, this one {count}"
+            f"a bundle with concrete addresses has at most {SEGMENTS} tensors, this one {count}"
             + (", the pool included" if kernel.pool_bytes else ""),
             hint="leave BUNDLE_SYMBOLIC_ARGS at 1, or set SPYRE_INDUCTOR_ENABLE_FUSION=0: then "
             "each node is a bundle of its own",

@@ -13,11 +13,12 @@ from typing import Any
 from torch_spyre.backend.emit.program import read_program
 from torch_spyre.backend.errors import ProgramError, SpyreCodeError
 from torch_spyre.backend.steps import Item
+from torch_spyre.constants import SEGMENT_BYTES, SEGMENTS
 
 MANIFEST = "spyrecode.json"
 PROGRAM = "program.bin"
-PROGRAM_SEGMENT = 0x1C00000000
-PROGRAM_SEGMENT_END = 0x2000000000
+PROGRAM_SEGMENT = SEGMENTS * SEGMENT_BYTES
+PROGRAM_SEGMENT_END = PROGRAM_SEGMENT + SEGMENT_BYTES
 
 
 def write_spyrecode(directory: Path, program: bytes) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from torch_spyre.backend.errors import BundleError, refuse
 from torch_spyre.backend.read.mlir import Execute, Function, Loop, Node, Value, parse_bundle_mlir
 from torch_spyre.backend.read.rules import (
-    SEGMENT_BYTES,
     check_addresses,
     check_coordinates,
     check_sdsc,
@@ -25,6 +24,7 @@ from torch_spyre.backend.read.rules import (
 from torch_spyre.backend.read.sdsc import Sdsc, Tensor
 from torch_spyre.backend.read.sdsc_reader import SdscFile, read_sdsc
 from torch_spyre.backend.steps import Address, Space
+from torch_spyre.constants import SEGMENT_BYTES
 
 BUNDLE_FILE = "bundle.mlir"
 

@@ -18,10 +18,9 @@ from torch_spyre.backend.read.sdsc import Sdsc, Tensor
 from torch_spyre.backend.read.sdsc_reader import SdscFile
 from torch_spyre.backend.steps import Address, Space
 from torch_spyre.card_model.view_slices import local_storage
-from torch_spyre.constants import BYTES_IN_STICK
+from torch_spyre.constants import BYTES_IN_STICK, SEGMENT_BYTES
 from torch_spyre.hardware import CARD
 
-SEGMENT_BYTES = 1 << 34
 TILE_KINDS = ("pointwise", "cast", "reduction")
 
 
