@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch_spyre.backend.fuse import join as joining
+from torch_spyre.backend.fuse.dead_code import drop_stores
 from torch_spyre.backend.fuse.lane_order import in_one_order
 from torch_spyre.backend.fuse.memory_regions import accesses, regions
 from torch_spyre.backend.steps import (
@@ -184,7 +185,7 @@ class Shapes:
         """Without stores to some operands; None when nothing is left to do."""
         shape = placed.shape
         if operands not in shape.smaller:
-            left = joining.drop_stores(shape.step, operands)
+            left = drop_stores(shape.step, operands)
             if isinstance(left, Tile) and not left.operands:
                 shape.smaller[operands] = None
             else:
