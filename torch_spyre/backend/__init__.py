@@ -15,10 +15,11 @@ the front-end.
 
 from __future__ import annotations
 
-from torch_spyre.backend.compile import OUTPUT, compile_bundle, program_bytes, steps_of
+from torch_spyre.backend.compile import compile_bundle, program_bytes, steps_of
 from torch_spyre.backend.errors import BackendError, BundleError, ProgramError, SpyreCodeError
 from torch_spyre.backend.read.bundle import read_bundle
 from torch_spyre.backend.sanitizer_data import write_checks
+from torch_spyre.constants import CODE_DIRECTORY as OUTPUT
 
 __all__ = [
     "OUTPUT",

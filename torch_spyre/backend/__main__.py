@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_spyre.backend import BackendError, compile_bundle, read_bundle, steps_of
+from torch_spyre.backend import OUTPUT, BackendError, compile_bundle, read_bundle, steps_of
 from torch_spyre.backend.emit.spyrecode import read_spyrecode
 from torch_spyre.backend.report import describe_bundle, describe_steps, disassemble
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Compile a SuperDSC bundle into a SpyreCode directory.",
     )
     parser.add_argument("directory", type=Path, help="bundle.mlir and sdsc_*.json")
-    parser.add_argument("-o", "--output", type=Path, help="default: DIRECTORY/spyreCodeDir")
+    parser.add_argument("-o", "--output", type=Path, help=f"default: DIRECTORY/{OUTPUT}")
     parser.add_argument("--no-fuse", action="store_true", help="one step for each operation")
     parser.add_argument(
         "--pool", action="store_true", help="argument 0 is the pool (concrete addresses only)"

@@ -19,10 +19,8 @@ from torch_spyre.backend.read.bundle import Bundle, BundleNode, OperationLoop, r
 from torch_spyre.backend.steps import Item, LoopBegin, LoopEnd
 from torch_spyre.backend.validate import check_fused, check_steps
 from torch_spyre.cache.store import Store
-from torch_spyre.constants import SEGMENTS
+from torch_spyre.constants import CODE_DIRECTORY, SEGMENTS
 from torch_spyre.validation import VALIDATE
-
-OUTPUT = "spyreCodeDir"
 
 
 def compile_bundle(
@@ -37,7 +35,7 @@ def compile_bundle(
 ) -> Path:
     """Compile a bundle into a SpyreCode directory and return its path.
 
-    output     where to; default `<directory>/spyreCodeDir`
+    output     where to; default CODE_DIRECTORY in `directory`
     fuse       join steps; the results are the same bits either way
     pool       argument 0 is the pool, for bundles with concrete addresses
     private_lx nobody needs what the bundle leaves in scratchpads: values there are joined as those
@@ -47,7 +45,7 @@ def compile_bundle(
 
     Raises BundleError when the bundle breaks a rule."""
     directory = Path(directory)
-    target = Path(output) if output is not None else directory / OUTPUT
+    target = Path(output) if output is not None else directory / CODE_DIRECTORY
     try:
         key = bundle_key(directory, f"fuse={fuse} pool={pool} private_lx={private_lx}")
     except OSError:

@@ -33,7 +33,7 @@ from torch_spyre.cache.keys import (
     quick_source_hash,
     settings,
 )
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.constants import CODE_DIRECTORY, DEVICE_NAME
 from torch_spyre.logs import get_logger
 
 _log = get_logger("spyre.execution")
@@ -252,7 +252,7 @@ def load(entry: dict[str, Any], device: int) -> _C._EagerProgram | None:
 
 
 def _code(kernel: dict[str, Any]) -> Path:
-    return bundle_root() / str(kernel["bundle"][0]) / "spyreCodeDir"
+    return bundle_root() / str(kernel["bundle"][0]) / CODE_DIRECTORY
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -287,7 +287,7 @@ def _write_checks(bundle: Path, pool: bool) -> None:
     from torch_spyre import backend
 
     fuse = compiler_config().backend_fusion
-    backend.write_checks(bundle, str(bundle / "spyreCodeDir"), fuse=fuse, pool=pool)
+    backend.write_checks(bundle, str(bundle / CODE_DIRECTORY), fuse=fuse, pool=pool)
 
 
 # ---- Compiling ----------------------------------------------------------------------------------

@@ -30,11 +30,9 @@ from torch_spyre._inductor.capture.fingerprints import settings, source_hash
 from torch_spyre._inductor.counters import counters
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre.cache.keys import bundle_root, bundle_store
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.constants import CODE_DIRECTORY, DEVICE_NAME
 from torch_spyre.device.sanitizer import is_sanitizing
 from torch_spyre.logs import get_logger
-
-CODE = "spyreCodeDir"
 
 _log = get_logger("spyre.inductor.codegen")
 
@@ -280,7 +278,7 @@ def compile_text(name: str, text: str, has_pool: bool) -> str:
     if directory is not None:
         counters["bundles_reused"] += 1
         debug_dir.record_bundle(name, str(directory), "made earlier")
-        return str(directory / CODE)
+        return str(directory / CODE_DIRECTORY)
     counters["bundles_compiled"] += 1
     start = time.perf_counter()
     make = functools.partial(_make_bundle, name, text, has_pool)
@@ -290,7 +288,7 @@ def compile_text(name: str, text: str, has_pool: bool) -> str:
         directory = graph_cache.without_the_disk(problem, lambda: _publish_anew(entry, key, make))
     seconds = time.perf_counter() - start
     debug_dir.record_bundle(name, str(directory), f"made in {seconds:.2f} s")
-    return str(directory / CODE)
+    return str(directory / CODE_DIRECTORY)
 
 
 def _publish_anew(entry: str, key: str, make: Callable[[Path], None]) -> Path:
@@ -306,7 +304,7 @@ def _make_bundle(name: str, text: str, has_pool: bool, work: Path) -> None:
         _write_names(name, text, work, has_pool)
         backend.compile_bundle(
             work,
-            work / CODE,
+            work / CODE_DIRECTORY,
             fuse=config.backend_fusion,
             pool=has_pool,
             private_lx=True,  # plans end with their kernel
