@@ -10,6 +10,7 @@ from tests.support.make_bundle import LX, POOL, Repeat, T, op, write_bundle
 from torch_spyre.backend import read_bundle
 from torch_spyre.backend.formats import ARRANGEMENTS, FORMATS
 from torch_spyre.backend.read import mlir
+from torch_spyre.backend.read.mlir_lines import parse_lines
 from torch_spyre.backend.read.sdsc_reader import decode
 from torch_spyre.backend.steps import Address, Space
 
@@ -49,11 +50,11 @@ def test_equal_operations_are_equal_values(tmp_path):
 
 def test_a_bundle_read_by_lines_is_that_of_the_grammar():
     text = (HANDWRITTEN / "bundle.mlir").read_text()
-    by_lines = mlir._parse_lines(text)
+    by_lines = parse_lines(text)
     assert by_lines is not None
     assert by_lines == mlir._Parser(text, "bundle.mlir").parse()
     other = text.replace(" = ", "  =  ")  # the same program, in another form
-    assert mlir._parse_lines(other) is None
+    assert parse_lines(other) is None
     assert mlir.parse_bundle_mlir(other) == by_lines
 
 

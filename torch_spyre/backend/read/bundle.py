@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_spyre.backend.errors import BundleError, refuse
-from torch_spyre.backend.read.mlir import Execute, Function, Loop, Node, Value, parse_bundle_mlir
+from torch_spyre.backend.read.mlir import parse_bundle_mlir
+from torch_spyre.backend.read.mlir_function import Execute, Function, Loop, Node, Value
 from torch_spyre.backend.read.rules import (
     check_addresses,
     check_coordinates,

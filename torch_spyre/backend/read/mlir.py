@@ -1,6 +1,6 @@
 """Reads bundle.mlir: which files run, in what order, in what loops, with which addresses.
 
-In: the text. Out: a Bundle program of Execute and Loop nodes, whose operands are affine values:
+In: the text. Out: a Function of Execute and Loop nodes, whose operands are affine values:
 a base (a parameter of the function), a constant and a multiple of each loop counter. The subset of
 MLIR is the one of docs/formats/superdsc.md; anything else is an error with line and column.
 
@@ -14,141 +14,22 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from torch_spyre.backend.errors import BundleError
+from torch_spyre.backend.read.mlir_function import (
+    POOL_PARAMETER,
+    Execute,
+    Function,
+    Loop,
+    Node,
+    Value,
+)
+from torch_spyre.backend.read.mlir_lines import parse_lines
 
-POOL_PARAMETER = "pool_base_addr"
 _INPUT_ARG = "!sdscbundle.input_arg"
-
-
-@dataclass(frozen=True)
-class Value:
-    """base + constant + sum of strides[i] * counter of loop i."""
-
-    base: int | None = None
-    """Number of the parameter."""
-    constant: int = 0
-    strides: tuple[int, ...] = ()
-    """One for each loop around the operation, outermost first; shorter means zeros."""
-
-    @property
-    def is_constant(self) -> bool:
-        return self.base is None and not any(self.strides)
-
-
-@dataclass(frozen=True)
-class Execute:
-    """One run of an sdsc file. `symbols` maps its symbol ids to addresses."""
-
-    file: str
-    symbols: tuple[tuple[int, Value], ...]
-    line: int
-
-
-@dataclass(frozen=True)
-class Loop:
-    count: int
-    body: tuple[Execute | Loop, ...]
-
-
-Node = Execute | Loop
-
-
-@dataclass(frozen=True)
-class Function:
-    """What bundle.mlir says."""
-
-    parameters: tuple[str, ...]
-    body: tuple[Node, ...]
-
-    @property
-    def has_pool(self) -> bool:
-        return bool(self.parameters) and self.parameters[0] == POOL_PARAMETER
 
 
 def parse_bundle_mlir(text: str, file: str = "bundle.mlir") -> Function:
     """Parse the whole text. Raises BundleError."""
-    return _parse_lines(text) or _Parser(text, file).parse()
-
-
-# ---- Line by line --------------------------------------------------------------------------------
-
-_FUNCTION = re.compile(r"func\.func @sdsc_bundle\(([^()]*)\) \{")
-_PARAMETER = re.compile(r"%([A-Za-z_]\w*): !sdscbundle\.input_arg<index>")
-_EXTRACT = re.compile(
-    r"(%[A-Za-z_]\w*) = sdscbundle\.input_arg_extract value from %([A-Za-z_]\w*) : "
-    r"!sdscbundle\.input_arg<index> -> index"
-)
-_CONSTANT = re.compile(r"(%[A-Za-z_]\w*) = arith\.constant (\d+) : index")
-_ADD = re.compile(r"(%[A-Za-z_]\w*) = arith\.addi (%\w+), (%\w+) : index")
-_EXECUTE = re.compile(
-    r"sdscbundle\.sdsc_execute \(([^()]*)\) "
-    r'\{sdsc_filename="([^"]+)"(?:, "symbol_ids"=\[([-\d, ]*)\])?\}'
-)
-
-
-def _parse_lines(text: str) -> Function | None:
-    """A bundle without loops, with one statement a line, as compilers write it: read without
-    tokens, an order of magnitude faster. None for everything else, and for whatever is wrong: the
-    grammar then says what."""
-    lines = [line.strip() for line in text.split("\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    head = _FUNCTION.fullmatch(lines[1]) if len(lines) > 4 else None
-    if head is None or lines[0] != "module {" or lines[-3:] != ["return", "}", "}"]:
-        return None
-    found = [_PARAMETER.fullmatch(p) for p in head[1].split(", ")] if head[1] else []
-    parameters = [match[1] for match in found if match is not None]
-    if len(parameters) < len(found) or len(set(parameters)) < len(parameters):
-        return None
-    if POOL_PARAMETER in parameters[1:]:
-        return None
-    values: dict[str, Value] = {}
-    ids_of: dict[str, list[int]] = {}
-    body: list[Node] = []
-    for number, line in enumerate(lines[2:-3], start=3):
-        name, value = "", None
-        if match := _ADD.fullmatch(line):
-            name, left, right = match[1], values.get(match[2]), values.get(match[3])
-            if left is None or right is None or right.base is not None:
-                return None
-            value = Value(left.base, left.constant + right.constant)
-        elif match := _CONSTANT.fullmatch(line):
-            name, value = match[1], Value(constant=int(match[2]))
-        elif match := _EXECUTE.fullmatch(line):
-            node = _execute_line(match, number, values, ids_of)
-            if node is None:
-                return None
-            body.append(node)
-            continue
-        elif match := _EXTRACT.fullmatch(line):
-            if match[2] not in parameters:
-                return None
-            name, value = match[1], Value(base=parameters.index(match[2]))
-        if value is None or name in values or name[1:] in parameters:
-            return None
-        values[name] = value
-    return Function(tuple(parameters), tuple(body))
-
-
-def _execute_line(
-    match: re.Match[str], line: int, values: dict[str, Value], ids_of: dict[str, list[int]]
-) -> Execute | None:
-    """`ids_of` keeps lists of symbol ids: a file that runs often has the same one each time."""
-    ids = ids_of.get(match[3] or "")
-    if ids is None:
-        try:
-            ids = [int(n) for n in match[3].split(", ")] if match[3] else []
-        except ValueError:
-            return None
-        if len(set(ids)) < len(ids) or any(n >= 0 for n in ids):
-            return None
-        ids_of[match[3] or ""] = ids
-    try:
-        operands = [values[name] for name in match[1].split(", ")] if match[1] else []
-    except KeyError:
-        return None
-    if len(ids) != len(operands):
-        return None
-    return Execute(match[2], tuple(zip(ids, operands)), line)
+    return parse_lines(text) or _Parser(text, file).parse()
 
 
 # ---- Tokens --------------------------------------------------------------------------------------
