@@ -7,6 +7,8 @@ device axis gets a number of its own, so that the layout is one-to-one and gaps 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch_spyre.backend.errors import BundleError
 from torch_spyre.backend.formats import ARRANGEMENTS
 from torch_spyre.backend.lower.tile import tensor_address
@@ -97,7 +99,7 @@ def _placed_side(sdsc: Sdsc, tensor: Tensor) -> CopySide:
     splits = [sdsc.split(d) for d in sdsc.dims]
     if tensor.is_local:
         own = local_storage(walk, splits)
-        assert own is not None, tensor  # checks._check_relayout has seen to that
+        assert own is not None, tensor  # rules._check_relayout has seen to that
         storage = own
     views = []
     for core in range(sdsc.cores):
@@ -124,6 +126,17 @@ def _placed_side(sdsc: Sdsc, tensor: Tensor) -> CopySide:
 # ---- Gather --------------------------------------------------------------------------------------
 
 
+def _walk(
+    sdsc: Sdsc, out: Tensor, dims: Sequence[str], lanes: int
+) -> tuple[list[str], tuple[int, ...]]:
+    """Dimensions as they lie in `out`, outermost first, and a core's points along each of them:
+    along the sticks groups of lanes."""
+    order = {d: i for i, d in enumerate(out.order)}
+    dims = sorted(dims, key=lambda d: -order.get(d, len(order)))
+    sizes = [sdsc.slice_size(d) for d in dims]
+    return dims, tuple(-(-n // lanes) if d == out.stick else n for d, n in zip(dims, sizes))
+
+
 def lower_gather(sdsc: Sdsc) -> Gather:
     """One stick of a row for each point: read at a row (gather) or written to one (scatter)."""
     assert sdsc.index is not None
@@ -136,18 +149,13 @@ def lower_gather(sdsc: Sdsc) -> Gather:
             f"{sdsc.op}: found a {what} of {value.name} along {row_dim or 'no dimension'} into "
             f"{out.name}, allowed: rows of sticks, with the stick {value.stick} in both"
         )
-    order = {d: i for i, d in enumerate(out.order)}
-    dims = sorted(sdsc.dims, key=lambda d: -order.get(d, len(order)))
+    dims, points = _walk(sdsc, out, sdsc.dims, out.per_stick)
     value_axes, out_axes, index_axes = (sdsc.axes(t) for t in (value, out, index))
     row_axis = (out_axes if sdsc.scatters else value_axes)[row_dim]
 
     def strides(axes: dict[str, Axis], skip: str) -> tuple[int, ...]:
         return tuple(axes[d].stride if d in axes and d != skip else 0 for d in dims)
 
-    points = tuple(
-        -(-sdsc.slice_size(d) // out.per_stick) if d == out.stick else sdsc.slice_size(d)
-        for d in dims
-    )
     has_stick = index.is_dense and index.stick in dims
     first, back = [], []
     for core in range(sdsc.cores):
@@ -204,12 +212,8 @@ def lower_topk(sdsc: Sdsc) -> Topk:
         )
     stick = source.stick
     lanes = max(source.per_stick, out.per_stick)
-    order = {d: i for i, d in enumerate(out.order)}
-    dims = [d for d in sdsc.dims if d not in (reduced, chosen)]
-    dims.sort(key=lambda d: -order.get(d, len(order)))
-    points = tuple(
-        -(-sdsc.slice_size(d) // lanes) if d == stick else sdsc.slice_size(d) for d in dims
-    )
+    kept = [d for d in sdsc.dims if d not in (reduced, chosen)]
+    dims, points = _walk(sdsc, out, kept, lanes)
     operands = []
     for tensor, axes, last in ((source, source_axes, reduced), (out, out_axes, chosen)):
         per_group = lanes // tensor.per_stick
