@@ -38,8 +38,8 @@ def compile_bundle(
     output     where to; default CODE_DIRECTORY in `directory`
     fuse       join steps; the results are the same bits either way
     pool       argument 0 is the pool, for bundles with concrete addresses
-    private_lx nobody needs what the bundle leaves in scratchpads: values there are joined as those
-               of the pool are, and those that die are never stored
+    private_lx LX is dead after the bundle: values there are joined as those of the pool are, and
+               dead ones are never stored
     cache_dir  where compiled bundles are kept by content; a second compile is a lookup
     validate   check the steps on the way (SPYRE_VALIDATE)
 

@@ -1,9 +1,9 @@
-"""Gives the values of a tile program real registers.
+"""Register allocation for tile programs: virtual registers to 32 real ones, by linear scan.
 
 In: a Tile whose registers are virtual, each written once. Out: the same with numbers below 32. The
 bodies of all phases share one file of registers, the epilogues another: results of reductions pass
 from the first to the second, SPREAD takes them back. `peak_registers` says how many a Tile needs,
-so that the scheduler stops in time.
+so that fuse stops in time.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _File:
                 self.busy.discard(self.names[register])
 
     def define(self, register: int, count: int, wanted: int = NONE) -> int:
-        """Free registers one behind the other for `register` and those that follow it."""
+        """Free registers in a row for `register` and those that follow it."""
         real = wanted
         if real == NONE:
             real = next(r for r in range(64) if self.busy.isdisjoint(range(r, r + count)))

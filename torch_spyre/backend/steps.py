@@ -1,6 +1,6 @@
 """The steps of a device program, as data.
 
-`lower` makes them, `schedule` joins them, `program` writes and reads them. The words of each are in
+`lower` makes them, `fuse` joins them, `emit` writes and reads them. The words of each are in
 docs/formats/program.md; names here follow that page. Registers of a Tile are virtual until the
 program is written: any number, each written once.
 
@@ -44,7 +44,7 @@ class Space(IntEnum):
     ARGUMENT = 1
     LX = 2
     SHARED = 3
-    """What scratchpads hold, in one piece."""
+    """The shared LX buffer: what scratchpads hold, as one (emulator only)."""
 
 
 class Form(IntEnum):

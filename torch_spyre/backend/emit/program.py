@@ -1,7 +1,7 @@
 """Writes and reads device programs: the words of docs/formats/program.md.
 
 In: steps. Out: bytes, and back; `report.disassemble` prints them for people. When a Tile is written
-its virtual registers get real numbers (`registers`).
+its virtual registers get real numbers (`register_allocation`).
 
 Example: `writer = ProgramWriter(); writer.add(step); path.write_bytes(writer.bytes())`.
 """

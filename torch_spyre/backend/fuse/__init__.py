@@ -1,9 +1,9 @@
-"""Decides which steps become one, and what need not be stored.
+"""Vertical fusion of steps, and elimination of dead stores.
 
 In: the steps of a bundle in order, with its loops. Out: fewer steps with the same results, bit for
 bit. Steps are joined (`fuse`) when one reads what another wrote and nothing in between is in the
-way; a store to the pool is dropped when nobody reads it any more. Stores to scratchpads stay: their
-content outlives the bundle, unless the bundle says that it does not (`sharing`).
+way; a store to the pool is dropped when it is dead. Stores to scratchpads stay: their content
+outlives the bundle, unless the bundle says that it does not (`shared_lx`).
 
 Example: add, exp and sum of one tensor are three steps; scheduled they are one, and neither the sum
 of the two inputs nor its exponential is ever written to memory.
@@ -21,8 +21,8 @@ from torch_spyre.constants import BYTES_IN_STICK
 
 
 def schedule(items: Iterable[Item], pool: int | None = None, *, fuse: bool = True) -> list[Item]:
-    """Join steps where that is possible. `pool` is the number of the argument whose content nobody
-    needs after the bundle."""
+    """Join steps where that is possible. `pool` is the number of the argument whose content is dead
+    after the bundle."""
     if not fuse:
         return list(items)
     program = _Program(items, pool)
@@ -109,7 +109,7 @@ class _Program:
         assert node.placed is not None
         between: list[_Node] = []
         move_up = True
-        # What it reads and nobody has written on the way: before the last one who wrote all of it
+        # What it reads and no step has written on the way: before the last one that wrote all of it
         # there is no step to join with, because that one is in the way.
         open_reads = [span for span in node.reads if span.place in self._written]
         for before in range(at - 1, -1, -1):
@@ -123,42 +123,42 @@ class _Program:
                 and (move_up or not any(earlier.conflicts(m) for m in between))
             ):
                 joined = self._shapes.join(earlier.placed, node.placed)
-                place = before if move_up else at - 1
-                if joined is not None and self._replace(before, at, place, joined):
-                    return place
+                joined_at = before if move_up else at - 1
+                if joined is not None and self._replace(before, at, joined_at, joined):
+                    return joined_at
             between.append(earlier)
             move_up = move_up and not (is_linked or earlier.conflicts(node))
             open_reads = [s for s in open_reads if not _covers(earlier.writes, s, dense=True)]
             if not move_up:
-                # It stays where it is, and who wrote what it reads would have to come here: not
-                # past others that read the same. So no search goes further than to the last layer.
+                # It stays where it is, and the step that wrote what it reads would have to
+                # come, not past others that read the same: no search passes the last layer.
                 open_reads = [s for s in open_reads if not _covers(earlier.reads, s)]
         return None
 
-    def _replace(self, first: int, second: int, place: int, joined: Placed) -> bool:
-        """Put a joined step at `place`, without the stores that nobody reads. False, and nothing
+    def _replace(self, first: int, second: int, at: int, joined: Placed) -> bool:
+        """Put a joined step at `at`, without its dead stores. False, and nothing
         is changed, when it is too large."""
         entries = self._entries
         earlier, node = entries[first], entries[second]
         assert isinstance(node, _Node)
         del entries[second], entries[first]
-        entries.insert(place, _node_of(joined, node.loops))
-        dead = self._dead_stores(place)
+        entries.insert(at, _node_of(joined, node.loops))
+        dead = self._dead_stores(at)
         left = self._shapes.without_stores(joined, dead) if dead else joined
         if left is None:
-            del entries[place]  # nobody needs any of it
+            del entries[at]  # all of it was dead
             return True
         if not left.shape.is_small_enough:
-            del entries[place]
+            del entries[at]
             entries.insert(first, earlier)
             entries.insert(second, node)
             return False
         if left is not joined:
-            entries[place] = _node_of(left, node.loops)
+            entries[at] = _node_of(left, node.loops)
         return True
 
     def _dead_stores(self, at: int) -> frozenset[int]:
-        """Operands of a step that nobody needs after the bundle, and that are never read again."""
+        """Operands of a step that are dead once it has stored them."""
         node = self._entries[at]
         assert isinstance(node, _Node)
         return frozenset(

@@ -2,7 +2,7 @@
 
 In: a step and a Tile that reads what it writes. Out: both with dimensions in the same order, so
 that operands which are the same sticks at every point are equal; and how the second may follow the
-first. Steps that are grids (`grid`) are split and divided anew as needed. Others, those in
+first. Steps that are grids (`grid`) are split and divided again as needed. Others, those in
 scratchpads or with groups of cores, must fit as they are.
 """
 
@@ -28,7 +28,7 @@ from torch_spyre.backend.steps import MAX_DIMS, Form, Instruction, Matmul, Opera
 class How(Enum):
     """Where the code of the second step goes."""
 
-    POINTS = "behind the body of the first, which reduces nothing"
+    POINTS = "after the body of the first, which reduces nothing"
     EPILOGUE = "into the last epilogue of the first"
     ROWS = "a further phase, or the last one that reduces nothing"
 

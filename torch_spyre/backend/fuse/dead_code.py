@@ -35,7 +35,7 @@ def drop_stores(step: Joined, operands: Collection[int]) -> Joined:
 
 
 def clean(step: Joined) -> Joined:
-    """Drop instructions whose results nobody reads, and operands that nobody uses."""
+    """Drop instructions whose results are not read, and operands that are not used."""
     return _clean_product(step) if isinstance(step, Matmul) else _clean_tile(step)
 
 

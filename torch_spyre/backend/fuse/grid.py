@@ -70,7 +70,7 @@ class Grid:
         return grid
 
     def _merge(self, dim: int) -> Grid | None:
-        """A dimension and the one behind it as one, where that loses nothing."""
+        """A dimension and the next one as one, where that loses nothing."""
         inner = self.sizes[dim + 1]
         if self.stick in (dim, dim + 1) or self.reduced[dim] != self.reduced[dim + 1]:
             return None
@@ -169,7 +169,7 @@ def _grid(
 
 def tile_on(tile: Tile, grid: Grid, boxes: tuple[Box, ...]) -> Tile:
     """The tile program with the dimensions of a grid, which is its own one in another form, and
-    the division of somebody else. Kept dimensions come first."""
+    the division of another step. Kept dimensions come first."""
     order = [d for d, r in enumerate(grid.reduced) if not r]
     kept = len(order)
     order += [d for d, r in enumerate(grid.reduced) if r]

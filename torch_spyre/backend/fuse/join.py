@@ -10,7 +10,7 @@ have had in memory. Joins that exist:
   matrix product + pointwise it becomes the product's epilogue
 
 Memory that both touch must be the same sticks at every point, or not overlap at all: then it does
-not matter that one point (or row) is finished before the next one begins. `alignment` brings both
+not matter that one point (or row) is finished before the next one begins. `align` brings both
 steps to the same dimensions and to the same division among cores first.
 """
 
@@ -65,7 +65,7 @@ Code = list[Instruction]
 
 @lru_cache(maxsize=4096)
 def join(first: Joined, second: Tile, loop_counts: tuple[int, ...]) -> Joined | None:
-    """Both in one step without a name, or None. `placed` asks for steps that lie alike once."""
+    """Both in one step without a name, or None. `shapes` asks once for steps that lie alike."""
     if isinstance(first, Matmul):
         return _join_product(first, second, loop_counts)
     for how, a, b in align(first, second):
@@ -197,7 +197,7 @@ class _Draft:
 
 
 class _Joiner:
-    """Puts the second's code behind the first's, which is rewritten on the way."""
+    """Appends the second's code to the first's, which is rewritten on the way."""
 
     def __init__(self, first: Tile, operands: tuple[Operand, ...]) -> None:
         self.first = first

@@ -2,8 +2,8 @@
 
 A cast from 16 bits to float32 leaves the lanes of a pair of sticks in another order (`widen`), the
 cast back undoes it (`narrow`). Where a step does both and nothing in between goes to memory in that
-order, nobody sees it: what works lane by lane gives the same lanes in either order. Without the two
-the card's step is a few instructions shorter and can be translated to machine code.
+order, no result shows it: what works lane by lane gives the same lanes in either order. Without
+the two the card's step is a few instructions shorter and can be translated to machine code.
 
     load x; widen; exp; narrow; store        becomes        load x; exp; store
 

@@ -1,4 +1,4 @@
-"""Which memory a step reads and writes, for the scheduler.
+"""Which memory a step reads and writes, for fuse.
 
 In: a step and how often the loops around it run. Out: Accesses, each with the bytes between its
 first and its last one (a hull, so never too small). `exact` says that two operands are at the same

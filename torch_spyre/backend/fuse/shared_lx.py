@@ -1,14 +1,14 @@
-"""Scratchpads in one piece: how the emulator runs bundles whose scratchpads nobody looks into.
+"""Emulator only: promotes LX-resident values to one shared buffer, where LX is dead at the end.
 
-In: a bundle that says that what it leaves in LX is of no use to anybody. Out: the same bundle with
-its tensors in LX kept as tensors in memory are, in a room of their own (Space.SHARED): each value
-from the operation that writes it to the last one that reads it. Steps can then be joined across
+In: a bundle whose LX contents are dead after it. Out: the same bundle with its tensors in LX kept
+as tensors in memory are, in a buffer of their own (Space.SHARED), each for its live range: from the
+operation that writes it to the last one that reads it. Steps can then be joined across
 cores and values that die are never stored, just as with the pool; the bits are the same. A value
 that was copied from memory, or is copied there as soon as it is written, stays there, and the copy
 is not made. What operations cost on the card does not change.
 
 That is only right if each core finds in its scratchpad what it left there. So every read must have
-the view of the cores (`core_views`) that the write had; if one has not, or reads what the bundle
+the view of the cores (CoreView) that the write had; if one has not, or reads what the bundle
 has not written, or stands in a loop, the bundle is left as it is, and runs on the scratchpads.
 """
 
@@ -28,19 +28,19 @@ from torch_spyre.hardware import CARD
 
 SHARED_BYTES = 16 * CARD.lx_bytes * CARD.cores  # Scratchpads::SHARED_FACTOR in csrc/card/card.h
 _REUSE_AFTER = 8
-"""Operations until a place is given away. One that is taken at once keeps steps apart."""
+"""Operations until bytes are given away. What is taken at once keeps steps apart."""
 
 Use = tuple[int, int]
 """Number of the operation, number of the tensor."""
 
 
 def share_scratchpads(bundle: Bundle) -> Bundle:
-    """The bundle with its scratchpads in one piece, or as it is."""
+    """The bundle with its LX-resident values in the shared buffer, or as it is."""
     operations = [node for node in bundle.body if isinstance(node, Operation)]
     if len(operations) < len(bundle.body):
         return bundle
     values = _Reader(operations).values()
-    if not values or not (_place(values, _REUSE_AFTER) or _place(values, 0)):
+    if not values or not (_allocate(values, _REUSE_AFTER) or _allocate(values, 0)):
         return bundle
     homes = {use: value for value in values for use in value.uses}
     skipped = {n for v in values for n in (*v.moves, *([v.copied] if v.home else []))}
@@ -89,7 +89,8 @@ class _Value:
     is_stale: bool = False
     """Something else was written to its home."""
     moves: list[int] = field(default_factory=list)
-    place: int = 0
+    offset: int = 0
+    """In the shared buffer."""
 
 
 class _Reader:
@@ -165,7 +166,7 @@ class _Reader:
         return True
 
     def _note_store(self, number: int, op: Operation, region: _Region) -> None:
-        """A copy to memory right behind the operation that wrote it: that one can write there."""
+        """A copy to memory right after the operation that wrote it: that one can write there."""
         source = op.sdsc.inputs[0]
         value, _ = self.live[op.addresses[source].offsets[0]]
         before = self.operations[number - 1]
@@ -246,11 +247,11 @@ def _region(sdsc: Sdsc, tensor: Tensor, address: Address) -> _Region:
     return _Region(address.argument, low, high + extent_of(sdsc, tensor))
 
 
-# ---- Places --------------------------------------------------------------------------------------
+# ---- Allocation ----------------------------------------------------------------------------------
 
 
-def _place(values: list[_Value], reuse_after: int) -> bool:
-    """First fit over the lives of values; False when the room is too small."""
+def _allocate(values: list[_Value], reuse_after: int) -> bool:
+    """First fit over the live ranges of values; False when the buffer is too small."""
     live: list[tuple[int, int, int]] = []
     for value in values:
         if value.home is not None:
@@ -264,7 +265,7 @@ def _place(values: list[_Value], reuse_after: int) -> bool:
             at = max(at, end)
         if at + size > SHARED_BYTES:
             return False
-        value.place = at
+        value.offset = at
         live.append((at, at + size, last))
     return True
 
@@ -303,7 +304,7 @@ def _address(sdsc: Sdsc, tensor: Tensor, address: Address, value: _Value) -> Add
     slices = sdsc.slice_offsets(tensor)
     if value.home is None:
         place = Address(Space.SHARED, 0, slices, address.loop_strides)
-        begin = value.place
+        begin = value.offset
     else:
         place = Address(Space.ARGUMENT, value.home.argument, slices, address.loop_strides)
         begin = value.home.low

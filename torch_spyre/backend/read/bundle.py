@@ -41,7 +41,7 @@ class Operation:
     addresses: tuple[Address, ...]
     """One for each tensor."""
     copies: tuple[Operation, ...] = ()
-    """Copies beside it that nobody has to make here; they cost what they cost on the card."""
+    """Copies beside it that the emulator need not make; they cost what they cost on the card."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What the fields of an operation must say together, before it is lowered.
 
-In: an Sdsc (the fields alone are fine, `reader` saw to that), later its addresses. Out: nothing,
+In: an Sdsc (its fields one by one are fine), later its addresses. Out: nothing,
 or a BundleError that names the field that is wrong. In the order in which a reader would look:
 slices, operation and formats, axes, sticks, addresses.
 """

@@ -1,7 +1,7 @@
 """One operation of a bundle, as data.
 
-`reader` makes it of an sdsc_<i>.json, `checks` examines it, `lower` turns it into steps. It holds
-no addresses and no file names, so that equal operations are equal values and are lowered once.
+`sdsc_reader` makes it of an sdsc_<i>.json, `rules` examines it, `lower` turns it into steps. It
+holds no addresses and no file names, so that equal operations are equal values and are lowered once.
 
 Example: `sdsc.size("mb")` is N_["mb_"], `sdsc.slice_size("mb")` what one core does of it.
 """
@@ -232,7 +232,7 @@ class Sdsc:
             size = tensor.placement.device_size
             if tensor.is_local:
                 own = local_storage(self.walk(tensor), [n for _, n in self.splits])
-                assert own is not None, tensor  # checks._check_relayout has seen to that
+                assert own is not None, tensor  # rules._check_relayout has seen to that
                 size = own.device_size
             return 128 * prod(size[:-1])
         return 128 * prod(axis.entries for axis in self.axes(tensor).values())
