@@ -1,7 +1,7 @@
 """One operation of a bundle, as data.
 
 `sdsc_reader` makes it of an sdsc_<i>.json, `rules` examines it, `lower` turns it into steps. It
-holds no addresses and no file names, so that equal operations are equal values and are lowered once.
+holds no addresses and no file names, so equal operations are equal values and are lowered once.
 
 Example: `sdsc.size("mb")` is N_["mb_"], `sdsc.slice_size("mb")` what one core does of it.
 """
