@@ -24,6 +24,7 @@ ORDER = [
     "torch_spyre.opfuncs",
     "torch_spyre.logs",
     "torch_spyre.validation",
+    "torch_spyre.dtypes",
     "torch_spyre.on_card",
     "torch_spyre.upstream.import_hooks",
     "torch_spyre.upstream.table",

@@ -115,7 +115,7 @@ def _scatters() -> str:
 def _types_without_form() -> str:
     import torch
 
-    from torch_spyre._inductor.operations.opfunc_map import NATIVE_TYPES
+    from torch_spyre.dtypes import NATIVE_TYPES
 
     known = (torch.float64, torch.uint8, torch.int8, torch.int16, torch.complex64, torch.complex128,
              torch.float8_e5m2)  # fmt: skip

@@ -8,6 +8,8 @@ import torch
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.dtypes import SIXTEEN_BITS
+from torch_spyre.on_card import is_spyre
 
 DeviceLike = torch.device | str | int | None
 
@@ -23,7 +25,7 @@ def device_index(device: DeviceLike = None, *, optional: bool = True) -> int:
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
-        if device.type != DEVICE_NAME:
+        if not is_spyre(device):
             raise ValueError(f"expected a {DEVICE_NAME} device, got '{device}'")
         return current_device() if device.index is None else device.index
     if isinstance(device, int) and not isinstance(device, bool):
@@ -94,16 +96,15 @@ class device_of(device):
     """Context manager that makes the card of a tensor current; does nothing for other tensors."""
 
     def __init__(self, obj: Any) -> None:
-        on_card = getattr(obj, "device", None)
-        is_ours = isinstance(on_card, torch.device) and on_card.type == DEVICE_NAME
-        super().__init__(on_card if is_ours else None)
+        found = getattr(obj, "device", None)
+        super().__init__(found if isinstance(found, torch.device) and is_spyre(found) else None)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes that torch.autocast may use here. It asks before anything else, and tensors need
     not exist by then: fake ones have the keys of the card, too."""
     _C._register_late_fallbacks()
-    return [torch.float16, torch.bfloat16]
+    return list(SIXTEEN_BITS)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:

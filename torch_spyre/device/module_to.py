@@ -11,6 +11,8 @@ from torch import nn
 
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.dtypes import has_device_format
+from torch_spyre.on_card import is_on_card
 
 
 def load_model_to_spyre(
@@ -28,7 +30,7 @@ def load_model_to_spyre(
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         wanted = dtype if tensor.is_floating_point() or tensor.is_complex() else None
-        if id(tensor) not in weights or tensor.device.type == DEVICE_NAME:
+        if id(tensor) not in weights or is_on_card(tensor):
             return tensor.to(device, wanted, non_blocking)
         layout = linear_weight_layout(tensor, wanted or tensor.dtype)
         return tensor.to(device, wanted, non_blocking, device_layout=layout)  # type: ignore[call-overload]
@@ -49,19 +51,11 @@ def _linear_weights(model: nn.Module) -> list[torch.Tensor]:
 
 def _can_be_tiled(weight: torch.Tensor) -> bool:
     dense = weight.is_contiguous() or weight.t().is_contiguous()
-    return dense and _has_device_format(weight.dtype)
-
-
-def _has_device_format(dtype: torch.dtype) -> bool:
-    try:
-        _C.get_device_dtype(dtype)
-    except RuntimeError:
-        return False
-    return True
+    return dense and has_device_format(weight.dtype)
 
 
 def _check_dtype(dtype: torch.dtype) -> None:
-    if not _has_device_format(dtype):
+    if not has_device_format(dtype):
         raise ValueError(
             f"Spyre backend does not support dtype {dtype}: a model on the card needs one that "
             "has a device format, such as torch.float16 or torch.float32"

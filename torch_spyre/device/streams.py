@@ -17,6 +17,7 @@ import torch
 from torch_spyre import _C
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.devices import DeviceLike, device_index
+from torch_spyre.on_card import is_spyre
 
 _LAST_LOW_PRIORITY_ID = 32
 
@@ -50,7 +51,7 @@ class Stream(torch.Stream):
 
 class _EventType(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch.Event) and instance.device.type == DEVICE_NAME
+        return isinstance(instance, torch.Event) and is_spyre(instance.device)
 
 
 class Event(metaclass=_EventType):

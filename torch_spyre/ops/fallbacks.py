@@ -23,8 +23,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_spyre import _C
-from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
+from torch_spyre.on_card import is_on_card, is_spyre
 
 _log = get_logger("spyre.execution")
 
@@ -130,12 +130,12 @@ def _run_on_host(
 
     def to_host(value: Any) -> Any:
         nonlocal device
-        if isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME:
+        if is_on_card(value):
             device = value.device
             if id(value) not in twins:  # the same tensor twice is the same copy twice
                 twins[id(value)] = (value, value.cpu())
             return twins[id(value)][1]
-        if isinstance(value, torch.device) and value.type == DEVICE_NAME:
+        if isinstance(value, torch.device) and is_spyre(value):
             device = value
             return torch.device("cpu")
         return value
@@ -159,5 +159,5 @@ def _written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[torch.Te
     for i, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found += [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
-    return [t for t in found if t.device.type == DEVICE_NAME]
+            found += [t for t in pytree.tree_leaves(value) if is_on_card(t)]
+    return found

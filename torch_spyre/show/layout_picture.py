@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 import torch
 
+from torch_spyre.on_card import is_on_card
+
 
 class LayoutLike(Protocol):
     """What a layout must offer to be drawn; `SpyreTensorLayout` does."""
@@ -111,7 +113,7 @@ def _subject(
 
 
 def _subject_of_tensor(tensor: torch.Tensor) -> Subject:
-    if tensor.device.type != "spyre":
+    if not is_on_card(tensor):
         raise TypeError(
             f"draw_layout needs a spyre tensor, got one on {tensor.device}; "
             "move it there with .to('spyre')"

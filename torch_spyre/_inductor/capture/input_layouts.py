@@ -21,7 +21,7 @@ from torch_spyre._inductor import state
 from torch_spyre._inductor.capture.int64_guard import classes_of
 from torch_spyre._inductor.operations.operation import Buffer
 from torch_spyre._inductor.propagate_named_dims import Named, names_of_tensor
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.on_card import is_on_card
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def recording(
                 found.fakes.append(fake)
                 known = found.classes.get(_storage_key(fake), 0)
                 found.classes[_storage_key(fake)] = max(known, integers[i])
-        if not isinstance(tensor, torch.Tensor) or tensor.device.type != DEVICE_NAME:
+        if not is_on_card(tensor):
             continue
         if isinstance(tensor, torch._subclasses.FakeTensor):
             continue
@@ -123,7 +123,7 @@ def current_key() -> tuple[str, ...]:
 
 def placement_of(fake: Any) -> Placement | None:
     """Of the real tensor that a fake one stands for, if it begins its storage."""
-    if not isinstance(fake, torch.Tensor) or fake.device.type != DEVICE_NAME:
+    if not is_on_card(fake):
         return None
     return _known().by_storage.get(_storage_key(fake)) if fake.storage_offset() == 0 else None
 
@@ -183,7 +183,7 @@ def place_input(buffer: Buffer) -> None:
 
 def place_real(buffer: Buffer, tensor: torch.Tensor) -> None:
     """Give a constant of the graph the layout it has."""
-    placement = read_placement(tensor) if tensor.device.type == DEVICE_NAME else None
+    placement = read_placement(tensor) if is_on_card(tensor) else None
     if placement is not None:
         _take(buffer, placement)
 

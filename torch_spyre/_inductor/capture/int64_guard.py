@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from torch_spyre import _C
-from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
+from torch_spyre.on_card import is_on_card
 
 _log = get_logger("spyre.inductor")
 
@@ -41,9 +41,7 @@ def is_integer_input(value: Any) -> bool:
         return False
     if isinstance(value, torch._subclasses.FakeTensor):
         return False
-    return value.device.type == DEVICE_NAME or (
-        value.device.type == "cpu" and type(value) is torch.Tensor
-    )
+    return is_on_card(value) or (value.device.type == "cpu" and type(value) is torch.Tensor)
 
 
 class IntegerGuard:

@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from torch_spyre._inductor import state
 from torch_spyre._inductor.dynamic.dispatch import DynamicGraph, symbols_of
 from torch_spyre._inductor.dynamic.padded_dims import Dims, expr_of
 from torch_spyre._inductor.dynamic.specialize import FixedGraph, is_symbolic
 from torch_spyre._inductor.dynamic.specialize import numbers_of as _numbers
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.on_card import is_on_card
 from torch_spyre.upstream.gc_pause import collections_paused
 
 
@@ -92,7 +92,7 @@ def _has_open_sizes(module: GraphModule) -> bool:
     """Whether something of a graph depends on sizes that are not known yet, and all can be read
     from its inputs."""
     nodes = list(module.graph.nodes)
-    if not any(_on_card(n) for n in nodes):
+    if not any(is_on_card(n.meta.get("val")) for n in nodes):
         return False
     if not any(is_symbolic(x) for n in nodes for x in _numbers(n.meta.get("val"))):
         return False
@@ -103,11 +103,6 @@ def _has_open_sizes(module: GraphModule) -> bool:
         if is_symbolic(n)
     }
     return set().union(*symbols_of(module)) <= bound
-
-
-def _on_card(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME
 
 
 def _sizes(value: Any) -> list[Any]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from torch_spyre.dtypes import FLOAT8_MAX
 from torch_spyre.ops.fallbacks import register_fallback
 
 F = torch.nn.functional
@@ -274,7 +275,9 @@ def _(input: Tensor) -> Tensor:
 
 @custom_op("spyre::quantize_fp8_with_scale", mutates_args=())
 def quantize_fp8_with_scale(input: Tensor, scale: Tensor) -> Tensor:
-    return torch.clamp(input * torch.reciprocal(scale), -448.0, 448.0).to(torch.float8_e4m3fn)
+    return torch.clamp(input * torch.reciprocal(scale), -FLOAT8_MAX, FLOAT8_MAX).to(
+        torch.float8_e4m3fn
+    )
 
 
 @quantize_fp8_with_scale.register_fake

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch._inductor.fx_passes import reinplace
 
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.on_card import is_on_card
 
 aten = torch.ops.aten
 
@@ -80,8 +80,6 @@ def also(stock: Callable[[torch.fx.Node], bool]) -> Callable[[torch.fx.Node], bo
     """A check of Inductor's, and ours for tensors on the card."""
 
     def check(node: torch.fx.Node) -> bool:
-        value = node.meta.get("val")
-        on_card = isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME
-        return stock(node) and (not on_card or is_safe(node))
+        return stock(node) and (not is_on_card(node.meta.get("val")) or is_safe(node))
 
     return check

@@ -22,8 +22,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from torch_spyre.dtypes import FLOATS
+
 _MANY = 1024
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _Description = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 
 
@@ -117,11 +118,9 @@ def attention(
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
+    *_: Any,
     enable_gqa: bool = False,
+    **__: Any,
 ) -> torch.Size | None:
     """The shape of an attention of heads."""
     if not query.dim() == key.dim() == value.dim() == 4 or not _alike((query, key, value)):
@@ -145,7 +144,7 @@ def attention(
 def _alike(tensors: tuple[torch.Tensor, ...]) -> bool:
     """Whether tensors have one type of the card's and one device, and numbers."""
     first = tensors[0]
-    return first.dtype in _FLOATS and all(
+    return first.dtype in FLOATS and all(
         t.dtype == first.dtype and t.device == first.device and t.numel() > 0 for t in tensors
     )
 

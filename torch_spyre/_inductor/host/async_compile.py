@@ -33,6 +33,7 @@ from torch_spyre.cache.keys import bundle_root, bundle_store
 from torch_spyre.constants import CODE_DIRECTORY, DEVICE_NAME
 from torch_spyre.device.sanitizer import is_sanitizing
 from torch_spyre.logs import get_logger
+from torch_spyre.on_card import is_on_card
 
 _log = get_logger("spyre.inductor.codegen")
 
@@ -151,13 +152,13 @@ class SpyreKernel:
 
     def _prepare_and_run(self, args: list[torch.Tensor]) -> None:
         """The first call on a card, and calls with tensors that are not as expected."""
-        index = next((t.device.index for t in args if t.device.type == DEVICE_NAME), None)
+        index = next((t.device.index for t in args if is_on_card(t)), None)
         index = _C.current_device() if index is None else index
         plan, constants = self._plans.get(index) or self._load(index)
         first = 1 if self.has_pool else 0
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for i, spec in enumerate(self.arguments, first):
-            if args[i].device.type != DEVICE_NAME:  # a number that the host keeps as a 0-D tensor
+            if not is_on_card(args[i]):  # a number that the host keeps as a 0-D tensor
                 args[i] = args[i].to(torch.device(DEVICE_NAME, index))
             if not _C._is_placed(args[i], spec.layout):
                 args[i] = self._relaid(args[i], spec, copies)

@@ -26,7 +26,6 @@ from torch_spyre._inductor.operations.operation import (
     row_sticks,
     table_of,
 )
-from torch_spyre._inductor.operations.opfunc_map import NATIVE_TYPES
 from torch_spyre._inductor.operations.origins import is_view, origin_of
 from torch_spyre._inductor.operations.split import Splitter, typed_for
 from torch_spyre._inductor.operations.trace import (
@@ -35,7 +34,8 @@ from torch_spyre._inductor.operations.trace import (
     trace,
     trace_pointwise,
 )
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.dtypes import NATIVE_TYPES
+from torch_spyre.on_card import is_spyre
 
 aten = torch.ops.aten
 
@@ -106,9 +106,8 @@ def check(operation: Any) -> None:
     """Raise Unsupported unless the card can do a node of LoopLevelIR."""
     if not isinstance(operation, ir.ComputedBuffer):
         return
-    device = operation.get_device()
-    if device is None or device.type != DEVICE_NAME:
-        if any(_is_on_card(name) for name in operation.get_read_names()):
+    if not is_spyre(operation.get_device()):
+        if any(_buffer_is_on_card(name) for name in operation.get_read_names()):
             raise Unsupported("code of the host would read the card's memory")
         return
     dtype = operation.get_dtype()
@@ -141,10 +140,9 @@ def check(operation: Any) -> None:
                 raise NoOpFunc("the card does not walk backwards over a tensor")
 
 
-def _is_on_card(name: str) -> bool:
+def _buffer_is_on_card(name: str) -> bool:
     buffer = V.graph.try_get_buffer(name)
-    device = None if buffer is None else buffer.get_device()
-    return device is not None and device.type == DEVICE_NAME
+    return buffer is not None and is_spyre(buffer.get_device())
 
 
 def check_number(data: ir.Pointwise) -> None:
@@ -152,8 +150,7 @@ def check_number(data: ir.Pointwise) -> None:
 
     It is checked like the others: whoever stores it later does not ask.
     """
-    device = data.get_device()
-    if device is None or device.type != DEVICE_NAME:
+    if not is_spyre(data.get_device()):
         return
     if data.get_dtype() not in NATIVE_TYPES:
         raise UnsupportedType(f"{data.get_dtype()} tensors do not have a form on the card")
@@ -234,19 +231,14 @@ def host_step(graph: Any, node: Any, kernels_before: int) -> HostStep | None:
     op = getattr(node, "op_overload", None)
     if not isinstance(op, torch._ops.OpOverload) or isinstance(node, ir.MultiOutput):
         return None
-    if not _touches_spyre(node) or is_view(op):
+    devices = [x.get_device() for x in (node, *node.inputs) if hasattr(x, "get_device")]
+    if not any(map(is_spyre, devices)) or is_view(op):
         return None
     reason = state.of(graph, FallbackReasons).get(node.get_operation_name(), "") or _usual_reason(
         op
     )
     shapes = tuple(s for s in map(_shape_of, node.inputs) if s)
     return HostStep(str(op), reason, origin_of(node).source, shapes, kernels_before)
-
-
-def _touches_spyre(node: Any) -> bool:
-    devices = [node.get_device()]
-    devices += [x.get_device() for x in node.inputs if hasattr(x, "get_device")]
-    return any(d is not None and d.type == DEVICE_NAME for d in devices)
 
 
 def _usual_reason(op: torch._ops.OpOverload) -> str:

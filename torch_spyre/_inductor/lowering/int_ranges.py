@@ -29,7 +29,8 @@ from torch_spyre._inductor.capture import input_layouts
 from torch_spyre._inductor.errors import TooLarge
 from torch_spyre._inductor.operations.opfunc_map import Constant, DotOp, Load, PointwiseOp, Value
 from torch_spyre._inductor.operations.trace import Body, trace_pointwise
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.dtypes import FLOAT16_MAX, FLOAT32_EXACT, FLOATS, INT32_MAX, INT32_MIN, INTEGERS
+from torch_spyre.on_card import is_spyre
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ class Range:
         return max(abs(self.low), abs(self.high))
 
 
-WORD = Range(-(1 << 31), (1 << 31) - 1)
+WORD = Range(INT32_MIN, INT32_MAX)
 ANYTHING = Range(-math.inf, math.inf)
 TRUTH = Range(0, 1)
 # What is finite in PyTorch's float16. The card's numbers go further; as integers those have no
 # value in PyTorch, where they are infinite.
-HALF = Range(-65504, 65504)
+HALF = Range(-FLOAT16_MAX, FLOAT16_MAX)
 # The classes of csrc/hooks/integers.h.
-_CLASSES = {1: TRUTH, 24: Range(1 - (1 << 24), (1 << 24) - 1), 32: WORD, 64: ANYTHING}
+_CLASSES = {1: TRUTH, 24: Range(1 - FLOAT32_EXACT, FLOAT32_EXACT - 1), 32: WORD, 64: ANYTHING}
 CARRIED = 64
 
 
@@ -99,14 +100,11 @@ def _unknown() -> int:
 
 def _constant_range(name: str) -> Range | None:
     constant = V.graph.constants.get(name)
-    if constant is None or constant.numel() == 0 or constant.dtype not in _CONSTANTS:
+    if constant is None or constant.numel() == 0 or constant.dtype not in (*FLOATS, *INTEGERS):
         return None
     with torch._subclasses.fake_tensor.unset_fake_temporarily():
         low, high = (n.item() for n in torch.aminmax(constant.detach().cpu()))
     return ANYTHING if math.isnan(low) else Range(low, high)
-
-
-_CONSTANTS = (torch.float16, torch.bfloat16, torch.float32, torch.int32, torch.int64)
 
 
 def check(body: Body, operation: ir.ComputedBuffer, value: Value) -> None:
@@ -277,7 +275,7 @@ def note_host_results(target: Any, args: Any, kwargs: Any, buffers: Sequence[Any
     found: Range | None = None
     for buffer in steps:
         layout = buffer.maybe_get_output_spec()
-        if not isinstance(layout, ir.Layout) or layout.device.type != DEVICE_NAME:
+        if not isinstance(layout, ir.Layout) or not is_spyre(layout.device):
             continue
         is_cat = isinstance(buffer, ir.ConcatKernel)  # no step, but a place
         if layout.dtype is not torch.int64 and not is_cat:
@@ -293,8 +291,7 @@ def is_too_large(box: ir.TensorBox) -> bool:
     """Whether a tensor holds, or may hold, integers that the card cannot."""
     if box.get_dtype() is not torch.int64 or not _is_stored(box):
         return False
-    device = box.get_device()
-    return device is not None and device.type == DEVICE_NAME and not _box_range(box).fits
+    return is_spyre(box.get_device()) and not _box_range(box).fits
 
 
 def _written(target: Any, args: Any, kwargs: Any) -> list[str]:

@@ -19,6 +19,8 @@ from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.dtypes import SIXTEEN_BITS
+from torch_spyre.on_card import is_spyre
 
 aten = torch.ops.aten
 
@@ -63,7 +65,7 @@ def _moved(arg: Any, device: torch.device | None) -> Any:
         return arg
     if (arg.get_device() or device).type != "cpu" or arg.get_dtype().is_complex:
         return arg
-    if _computes_floats() and arg.get_dtype() not in (torch.float16, torch.bfloat16):
+    if _computes_floats() and arg.get_dtype() not in SIXTEEN_BITS:
         arg = inductor.to_dtype(arg, torch.float32)  # what the card computes with
     return inductor.lowerings[torch.ops.prims.device_put.default](arg, device)
 
@@ -86,7 +88,7 @@ def _spyre_device(values: Any) -> torch.device | None:
     """Where a tensor among the values is, if it is on a card."""
     for value in values:
         device = value.get_device() if isinstance(value, ir.TensorBox) else None
-        if device is not None and device.type == DEVICE_NAME:
+        if is_spyre(device):
             return device
     return None
 

@@ -27,7 +27,8 @@ from torch_spyre._inductor import state
 from torch_spyre._inductor.capture.fingerprints import is_foreign
 from torch_spyre._inductor.errors import Unsupported
 from torch_spyre._inductor.operations.origins import is_view
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.dtypes import FLOATS, SIXTEEN_BITS
+from torch_spyre.on_card import is_spyre
 from torch_spyre.upstream.install import add_attribute
 
 aten = torch.ops.aten
@@ -119,14 +120,10 @@ def has_spyre(args: Any, kwargs: Any) -> bool:
             if has_spyre(arg, {}):
                 return True
         elif isinstance(arg, ir.IRNode):
-            device = (
-                arg.get_device()
-                if isinstance(arg, (ir.TensorBox, ir.BaseView, ir.Buffer))
-                else None
-            )
-            if device is not None and device.type == DEVICE_NAME:
+            is_tensor = isinstance(arg, (ir.TensorBox, ir.BaseView, ir.Buffer))
+            if is_tensor and is_spyre(arg.get_device()):
                 return True
-        elif isinstance(arg, torch.device) and arg.type == DEVICE_NAME:
+        elif isinstance(arg, torch.device) and is_spyre(arg):
             return True
     return False
 
@@ -244,7 +241,7 @@ def add(x: Any, y: Any, *, alpha: Any = 1) -> ir.TensorBox | None:
     if alpha == 1 or not isinstance(x, ir.TensorBox) or not isinstance(y, ir.TensorBox):
         return None
     dtype = x.get_dtype()
-    if dtype is not y.get_dtype() or dtype not in (torch.float16, torch.bfloat16):
+    if dtype is not y.get_dtype() or dtype not in SIXTEEN_BITS:
         return None
 
     def body(a: Any, b: Any) -> Any:
@@ -451,7 +448,7 @@ def scaled_mm(
     if x.get_dtype() is not fp8 or y.get_dtype() is not fp8 or scale_result is not None:
         return None
     dtype = out_dtype or torch.float16
-    if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+    if dtype not in FLOATS:
         return None
     result = matmul(x, y, dtype)
     for scale in (scale_a, scale_b):

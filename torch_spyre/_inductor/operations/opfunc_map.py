@@ -18,6 +18,7 @@ import sympy
 import torch
 
 from torch_spyre._inductor.errors import NoOpFunc, UnsupportedType
+from torch_spyre.dtypes import FLOATS, INTEGERS, SIXTEEN_BITS
 from torch_spyre.opfuncs import OPFUNCS
 
 # ---- Values of a traced body --------------------------------------------------------------------
@@ -248,7 +249,7 @@ def _in_float32(name: str, function: Callable[[Value], Value]) -> None:
     """
 
     def use(x: Value) -> Value:
-        if x.dtype not in _SIXTEEN_BITS:
+        if x.dtype not in SIXTEEN_BITS:
             raise NoOpFunc(f"the card has no {name} for {x.dtype}")
         return cast(function(cast(x, torch.float32)), x.dtype)
 
@@ -292,10 +293,6 @@ def as_bool(x: Value) -> Value:
 
 # ---- Casts --------------------------------------------------------------------------------------
 
-_SIXTEEN_BITS = (torch.float16, torch.bfloat16)
-FLOATS = (*_SIXTEEN_BITS, torch.float32)
-INTEGERS = (torch.int64, torch.int32)
-
 
 def cast(x: Value, dtype: torch.dtype) -> Value:
     """The value in another type, by the casts that the card has."""
@@ -306,12 +303,12 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
         return Constant(dtype, x.value)
     if dtype is torch.bool:
         return as_bool(x)
-    sixteen = (*_SIXTEEN_BITS, torch.bool)
+    sixteen = (*SIXTEEN_BITS, torch.bool)
     if source in sixteen and dtype in sixteen:
         return PointwiseOp(dtype, "identity", (x,))  # all three are DLFloat16 on the card
     if source in sixteen and dtype is torch.float32:
         return PointwiseOp(dtype, "dl16tofp32", (x,))
-    if source is torch.float32 and dtype in _SIXTEEN_BITS:
+    if source is torch.float32 and dtype in SIXTEEN_BITS:
         return PointwiseOp(dtype, "fp32todl16", (x,))
     if source in INTEGERS and dtype in FLOATS:
         return PointwiseOp(dtype, "int32tofp", (x,))
@@ -324,5 +321,4 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
     raise UnsupportedType(f"the card has no cast from {source} to {dtype}")
 
 
-NATIVE_TYPES = (*FLOATS, torch.bool, *INTEGERS, torch.float8_e4m3fn)
 INTEGER_OPFUNCS = frozenset(row.name for row in OPFUNCS.values() if row.int_tile)

@@ -26,8 +26,6 @@ from torch_spyre._inductor.operations.operation import (
     contiguous_strides,
 )
 from torch_spyre._inductor.operations.opfunc_map import (
-    FLOATS,
-    INTEGERS,
     Constant,
     DotOp,
     Load,
@@ -37,6 +35,7 @@ from torch_spyre._inductor.operations.opfunc_map import (
     cast,
 )
 from torch_spyre._inductor.operations.trace import Body
+from torch_spyre.dtypes import FLOATS, INTEGERS
 from torch_spyre.opfuncs import OPFUNCS
 
 _REDUCTIONS = {"sum": "sum", "max": "max", "min": "min", "prod": "prod", "mean": "mean",

@@ -22,8 +22,6 @@ from torch_spyre._inductor.operations import body_memo
 from torch_spyre._inductor.operations.index_simplify import simplified
 from torch_spyre._inductor.operations.opfunc_map import (
     INTEGER_OPFUNCS,
-    INTEGERS,
-    NATIVE_TYPES,
     Constant,
     DotOp,
     Load,
@@ -34,6 +32,7 @@ from torch_spyre._inductor.operations.opfunc_map import (
     cast,
     promote,
 )
+from torch_spyre.dtypes import INT32_MAX, INT32_MIN, INTEGERS, NATIVE_TYPES
 from torch_spyre.opfuncs import OPFUNCS
 from torch_spyre.upstream.install import scoped
 
@@ -58,7 +57,7 @@ class _Tracer(DefaultHandler):
         return Load(dtype, name, simplified(sympy.expand(index), self.ranges))
 
     def constant(self, value: Any, dtype: torch.dtype) -> Value:
-        if dtype is torch.int64 and not -(1 << 31) <= value < 1 << 31:
+        if dtype is torch.int64 and not INT32_MIN <= value <= INT32_MAX:
             raise TooLarge(f"the number {value} does not fit 32 bits")
         return Constant(dtype, value)
 

@@ -26,10 +26,10 @@ from torch._inductor import decomposition as inductor
 from torch_spyre._inductor.capture.fingerprints import is_foreign
 from torch_spyre._inductor.fx import customops as _customops  # noqa: F401  torch.ops.spyre
 from torch_spyre._inductor.fx import shape_memo
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.dtypes import FLOAT8_MAX, FLOAT32_EXACT, FLOATS, INTEGERS, SIXTEEN_BITS
+from torch_spyre.on_card import any_on_card, is_spyre
 
 aten = torch.ops.aten
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 _DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
 
@@ -66,16 +66,12 @@ def _is_composite(op: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
-def on_spyre(*args: Any, **kwargs: Any) -> bool:
-    """Whether a tensor among the arguments, or the device that is asked for, is spyre."""
+def _is_for_card(args: Any, kwargs: Any) -> bool:
+    """Whether a call is the card's: the device it asks for, else a tensor among its arguments."""
     device = kwargs.get("device")
     if device is not None:
-        return torch.device(device).type == DEVICE_NAME
-    for arg in (*args, *kwargs.values()):
-        for value in arg if isinstance(arg, (list, tuple)) else (arg,):
-            if isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME:
-                return True
-    return False
+        return is_spyre(torch.device(device))
+    return any_on_card((*args, *kwargs.values()))
 
 
 def _gate(op: torch._ops.OpOverload) -> None:
@@ -85,7 +81,7 @@ def _gate(op: torch._ops.OpOverload) -> None:
         return
 
     def decompose(*args: Any, **kwargs: Any) -> Any:
-        if on_spyre(*args, **kwargs):
+        if _is_for_card(args, kwargs):
             function = _DECOMPOSITIONS.get(op)
             if function is not None and not _passed_over(op, function):
                 result = function(*args, **kwargs)
@@ -216,7 +212,7 @@ def native_layer_norm(
     bias: torch.Tensor | None,
     eps: float,
 ) -> Any:
-    if len(normalized_shape) != 1 or x.dtype not in _FLOATS:
+    if len(normalized_shape) != 1 or x.dtype not in FLOATS:
         return NotImplemented
     if x.numel() == 0 or x.shape[-1] == 1:
         return NotImplemented
@@ -235,7 +231,7 @@ def rms_norm(
     weight: torch.Tensor | None = None,
     eps: float | None = None,
 ) -> Any:
-    if len(normalized_shape) != 1 or x.dtype not in _FLOATS:
+    if len(normalized_shape) != 1 or x.dtype not in FLOATS:
         return NotImplemented
     if eps is None:
         eps = torch.finfo(x.dtype).eps
@@ -266,7 +262,7 @@ def var_mean(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Any:
-    if x.dtype not in _FLOATS or x.numel() == 0:
+    if x.dtype not in FLOATS or x.numel() == 0:
         return NotImplemented
     dims = list(range(x.dim())) if not dim else [d % max(x.dim(), 1) for d in dim]
     count = math.prod(x.shape[d] for d in dims)
@@ -309,19 +305,16 @@ def add_product(
         return product if alpha == 1 else product * alpha
     if beta == 1:
         return _scaled_sum(bias, product, alpha)
-    if x.dtype in _SIXTEEN_BITS:
+    if x.dtype in SIXTEEN_BITS:
         bias = bias.float()
     return _scaled_sum(bias * beta, product, alpha).to(x.dtype)
-
-
-_SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
 def _scaled_sum(x: torch.Tensor, y: torch.Tensor, factor: float) -> torch.Tensor:
     """x + factor * y. Of 16-bit numbers in float32, as PyTorch: it is rounded once."""
     if factor == 1:
         return x + y
-    if y.dtype not in _SIXTEEN_BITS:
+    if y.dtype not in SIXTEEN_BITS:
         return x + y * factor
     dtype = torch.result_type(x, y)
     return (x.float() + y.float() * factor).to(dtype)
@@ -351,7 +344,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    if query.dtype not in _FLOATS or min(query.dim(), key.dim(), value.dim()) < 2:
+    if query.dtype not in FLOATS or min(query.dim(), key.dim(), value.dim()) < 2:
         return NotImplemented
     if query.numel() == 0 or key.numel() == 0:
         return NotImplemented
@@ -393,7 +386,7 @@ def _repeat_heads(x: torch.Tensor, groups: int) -> torch.Tensor:
 
 @register_spyre_decomposition(aten.sign.default)
 def sign(x: torch.Tensor) -> Any:
-    if x.dtype not in (*_FLOATS, torch.int64, torch.int32):
+    if x.dtype not in (*FLOATS, *INTEGERS):
         return NotImplemented
     zero, one, less = (torch.full((), n, dtype=x.dtype, device=x.device) for n in (0, 1, -1))
     return torch.where(x > 0, one, torch.where(x < 0, less, zero))
@@ -423,7 +416,7 @@ def constant_pad(x: torch.Tensor, pad: list[int], value: float = 0) -> Any:
         around = [pad[i] + pad[i + 1] for i in range(len(pad) - 2, -1, -2)]
         grown = [n + more for n, more in zip(x.shape[last:], around, strict=True)]
         return torch.full([*x.shape[:last], *grown], value, dtype=x.dtype, device=x.device)
-    if x.dtype not in (*_FLOATS, torch.int64, torch.int32, torch.bool):
+    if x.dtype not in (*FLOATS, *INTEGERS, torch.bool):
         return NotImplemented
     copied = False
     for i in range(len(pad) // 2):
@@ -498,7 +491,7 @@ def overwrite_f(
 
 @register_spyre_decomposition(torch.ops.spyre.quantize_fp8_with_scale.default)
 def quantize_fp8(x: torch.Tensor, scale: torch.Tensor) -> Any:
-    return torch.ops.spyre.qfp8ch(torch.clamp(x * torch.reciprocal(scale), -448.0, 448.0))
+    return torch.ops.spyre.qfp8ch(torch.clamp(x * torch.reciprocal(scale), -FLOAT8_MAX, FLOAT8_MAX))
 
 
 @register_spyre_decomposition(torch.ops.spyre.dequantize_fp8_with_scale.default)
@@ -513,7 +506,7 @@ def dequantize_fp8(x: torch.Tensor, scale: torch.Tensor) -> Any:
 
 @register_spyre_decomposition(aten.topk.default)
 def topk(x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if x.dtype not in _FLOATS or x.dim() == 0 or k == 0:
+    if x.dtype not in FLOATS or x.dim() == 0 or k == 0:
         return NotImplemented
     spyre = torch.ops.spyre
     source = x if largest else -x
@@ -541,7 +534,7 @@ def _extreme(x: torch.Tensor, dim: int, keepdim: bool, largest: bool) -> Any:
     if x.dtype is torch.bool:
         values, index = _extreme(x.to(torch.float16), dim, keepdim, largest)
         return values.to(torch.bool), index
-    if x.dtype not in _FLOATS:
+    if x.dtype not in FLOATS:
         return NotImplemented
     values = torch.amax(x, dim, keepdim) if largest else torch.amin(x, dim, keepdim)
     return values, _first_index(x, dim, keepdim, largest)
@@ -558,7 +551,7 @@ def argmin(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> An
 
 
 def _index_of_extreme(x: torch.Tensor, dim: int | None, keepdim: bool, largest: bool) -> Any:
-    if x.dtype not in _FLOATS or x.dim() == 0 or x.numel() == 0:
+    if x.dtype not in FLOATS or x.dim() == 0 or x.numel() == 0:
         return NotImplemented
     if dim is not None:
         return _first_index(x, dim, keepdim, largest)
@@ -569,7 +562,7 @@ def _index_of_extreme(x: torch.Tensor, dim: int | None, keepdim: bool, largest: 
 def _first_index(x: torch.Tensor, dim: int, keepdim: bool, largest: bool) -> torch.Tensor:
     if x.shape[dim] == 1:
         index = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-    elif x.dim() == 1 and x.shape[0] < 1 << 24:
+    elif x.dim() == 1 and x.shape[0] < FLOAT32_EXACT:
         index = _first_position(x, largest)
     else:
         index = torch.ops.spyre.topkindex(x if largest else -x, 1, dim)
@@ -606,7 +599,7 @@ def convolution(
     """A product of the weights with the windows of x, which are slices put side by side."""
     kernel = list(weight.shape[2:])
     rank = len(kernel)
-    if transposed or x.dtype not in _FLOATS or x.numel() == 0 or weight.numel() == 0:
+    if transposed or x.dtype not in FLOATS or x.numel() == 0 or weight.numel() == 0:
         return NotImplemented
     if rank not in (1, 2, 3) or x.dim() != rank + 2:
         return NotImplemented

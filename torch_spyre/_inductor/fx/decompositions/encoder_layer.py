@@ -16,9 +16,9 @@ import torch
 from torch.nn import functional as F
 
 from torch_spyre._inductor.fx.decompositions import register_spyre_decomposition
+from torch_spyre.dtypes import FLOATS
 
 aten = torch.ops.aten
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @register_spyre_decomposition(aten._transformer_encoder_layer_fwd.default)
@@ -44,7 +44,7 @@ def encoder_layer(
     mask: torch.Tensor | None = None,
     mask_type: int | None = None,
 ) -> Any:
-    if src.dtype not in _FLOATS or src.dim() != 3 or src.numel() == 0:
+    if src.dtype not in FLOATS or src.dim() != 3 or src.numel() == 0:
         return NotImplemented
 
     def attend(x: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    if query.dtype not in _FLOATS or query.dim() != 3 or query.numel() == 0:
+    if query.dtype not in FLOATS or query.dim() != 3 or query.numel() == 0:
         return NotImplemented
     result, weights = _attention(
         (query, key, value), num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, mask_type

@@ -17,15 +17,13 @@ import torch
 from torch.fx.experimental import proxy_tensor
 
 from torch_spyre._inductor.fx.decompositions import register_spyre_decomposition
+from torch_spyre.dtypes import FLOAT32_EXACT, FLOATS, INTEGERS
 
 aten = torch.ops.aten
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-_TYPES = (*_FLOATS, torch.bool, torch.int64, torch.int32)
+_TYPES = (*FLOATS, torch.bool, *INTEGERS)
 
 _MAX_ELEMENTS = 1 << 19
 """Single elements are gathered from tables of a stick for each: not from larger ones."""
-_EXACT = 1 << 24
-"""float32 counts exactly up to here."""
 
 
 # ---- Several indices ----------------------------------------------------------------------------
@@ -85,7 +83,7 @@ def _flattened(
     given = [t for t in indices if t is not None]
     if len(given) < 2 or places != list(range(places[0], places[0] + len(given))):
         return None
-    if any(t.dtype not in (torch.int64, torch.int32) for t in given):
+    if any(t.dtype not in INTEGERS for t in given):
         return None
     if x.numel() == 0 or x.dtype not in _TYPES or any(t.numel() == 0 for t in given):
         return None
@@ -118,7 +116,7 @@ def gather(x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool 
     for d in range(x.dim()):
         if d != dim and index.shape[d] != x.shape[d]:
             x = torch.narrow(x, d, 0, index.shape[d])
-    if index.shape[dim] == 1 and x.dtype in _FLOATS and x.shape[dim] < _EXACT:
+    if index.shape[dim] == 1 and x.dtype in FLOATS and x.shape[dim] < FLOAT32_EXACT:
         return _chosen(x, dim, index)
     if x.numel() > _MAX_ELEMENTS:
         return NotImplemented
@@ -160,9 +158,9 @@ def count(
     dtype: torch.dtype | None = None,
 ) -> Any:
     """A sum of booleans is exact in float32."""
-    if x.dtype is not torch.bool or dtype not in (None, torch.int64, torch.int32):
+    if x.dtype is not torch.bool or dtype not in (None, *INTEGERS):
         return NotImplemented
-    if x.numel() == 0 or x.numel() >= _EXACT:
+    if x.numel() == 0 or x.numel() >= FLOAT32_EXACT:
         return NotImplemented
     dims = list(dim) if dim else list(range(x.dim()))
     total = torch.sum(x.to(torch.float32), dims, keepdim)
@@ -201,7 +199,7 @@ def _running(
     if any(isinstance(n, torch.SymInt) for n in x.shape):
         return NotImplemented  # the number of steps is not known: it stays whole
     result = dtype or x.dtype
-    if x.dtype not in _FLOATS or result not in _FLOATS or x.dim() == 0 or x.numel() == 0:
+    if x.dtype not in FLOATS or result not in FLOATS or x.dim() == 0 or x.numel() == 0:
         return NotImplemented
     if not 1 < x.shape[dim] <= _LONGEST_SCAN:
         return NotImplemented
@@ -210,7 +208,12 @@ def _running(
 
 @register_spyre_decomposition(aten.cumsum.default)
 def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    if x.dtype is torch.bool and dtype in (None, torch.int64) and x.dim() and x.numel() < _EXACT:
+    if (
+        x.dtype is torch.bool
+        and dtype in (None, torch.int64)
+        and x.dim()
+        and x.numel() < FLOAT32_EXACT
+    ):
         counted = _running(x.to(torch.float32), dim, None, torch.add)
         return counted if counted is NotImplemented else counted.to(torch.int64)
     return _running(x, dim, dtype, torch.add)

@@ -18,13 +18,11 @@ from typing import Any
 import torch
 
 from torch_spyre._inductor.fx.decompositions import register_spyre_decomposition
+from torch_spyre.dtypes import FLOAT32_EXACT, FLOATS
 
 aten = torch.ops.aten
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 _MAX_PLACES = 64
-_EXACT = 1 << 24
-"""float32 counts exactly up to here."""
 
 
 # ---- Windows ------------------------------------------------------------------------------------
@@ -78,7 +76,7 @@ def _windows(
     rank: int,
 ) -> _Windows | None:
     """The windows of a pooling operation; None when it is not one for the card."""
-    if x.dtype not in _FLOATS or x.numel() == 0 or x.dim() not in (rank + 1, rank + 2):
+    if x.dtype not in FLOATS or x.numel() == 0 or x.dim() not in (rank + 1, rank + 2):
         return None
     k, p, d = (_each(given, rank) for given in (kernel, padding, dilation))
     s = _each(stride, rank) if len(stride) else k
@@ -112,7 +110,7 @@ def _max_pool(rank: int) -> Any:
         ceil_mode: bool = False,
     ) -> Any:
         windows = _windows(x, kernel, stride, padding, dilation, ceil_mode, rank)
-        if windows is None or math.prod(windows.size) >= _EXACT:
+        if windows is None or math.prod(windows.size) >= FLOAT32_EXACT:
             return NotImplemented
         first = _first_positions(windows, x.device)
         best: Any = None
@@ -227,7 +225,7 @@ def nearest(
 ) -> Any:
     """Whole factors: each element several times; a view of x that is written out."""
     size, _ = _sizes(x, output_size, scale_factors)
-    if x.dtype not in _FLOATS or x.numel() == 0 or x.dim() != len(size) + 2:
+    if x.dtype not in FLOATS or x.numel() == 0 or x.dim() != len(size) + 2:
         return NotImplemented
     if any(n % m for n, m in zip(size, x.shape[2:], strict=True)):
         return NotImplemented
@@ -251,7 +249,7 @@ def linear(
 ) -> Any:
     """One dimension after another: two neighbours of each place, and how far it is between."""
     size, factors = _sizes(x, output_size, scale_factors)
-    if x.dtype not in _FLOATS or x.numel() == 0 or x.dim() != len(size) + 2:
+    if x.dtype not in FLOATS or x.numel() == 0 or x.dim() != len(size) + 2:
         return NotImplemented
     result = x.to(torch.float32)
     for i, (n, factor) in enumerate(zip(size, factors, strict=True)):
@@ -276,7 +274,7 @@ def linear(
 @register_spyre_decomposition(aten.flip.default)
 def flip(x: torch.Tensor, dims: Sequence[int]) -> Any:
     """The card walks forwards only: rows are gathered from the last to the first."""
-    if x.dim() == 0 or x.numel() == 0 or x.dtype not in (*_FLOATS, torch.bool, torch.int64):
+    if x.dim() == 0 or x.numel() == 0 or x.dtype not in (*FLOATS, torch.bool, torch.int64):
         return NotImplemented
     reversed_dims = [d % x.dim() for d in dims if x.shape[d] > 1]
     if not reversed_dims:

@@ -18,9 +18,9 @@ import torch
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.fx.decompositions import register_spyre_decomposition
+from torch_spyre.dtypes import FLOATS
 
 aten = torch.ops.aten
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _MEAN, _SUM = 1, 2  # of at::Reduction
 
 
@@ -28,7 +28,7 @@ _MEAN, _SUM = 1, 2  # of at::Reduction
 def softmax_backward(
     grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
 ) -> Any:
-    if output.dtype not in _FLOATS or output.numel() == 0:
+    if output.dtype not in FLOATS or output.numel() == 0:
         return NotImplemented
     weighted = grad * output
     return (weighted - output * weighted.sum(dim, keepdim=True)).to(input_dtype)
@@ -38,7 +38,7 @@ def softmax_backward(
 def log_softmax_backward(
     grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
 ) -> Any:
-    if output.dtype not in _FLOATS or output.numel() == 0:
+    if output.dtype not in FLOATS or output.numel() == 0:
         return NotImplemented
     return (grad - torch.exp(output) * grad.sum(dim, keepdim=True)).to(input_dtype)
 
@@ -49,7 +49,7 @@ def _is_class(target: torch.Tensor, classes: int) -> torch.Tensor:
 
 
 def _is_loss_over_classes(x: torch.Tensor, target: torch.Tensor) -> bool:
-    return x.dim() in (1, 2) and x.dtype in _FLOATS and x.numel() > 0 and target.numel() > 0
+    return x.dim() in (1, 2) and x.dtype in FLOATS and x.numel() > 0 and target.numel() > 0
 
 
 @register_spyre_decomposition(aten.nll_loss_forward.default)
@@ -109,7 +109,7 @@ def embedding_dense_backward(
     scale_grad_by_freq: bool,
 ) -> Any:
     many = isinstance(indices.numel(), int) and indices.numel() * num_weights > _largest()
-    if scale_grad_by_freq or grad.dtype not in _FLOATS or many or indices.numel() == 0:
+    if scale_grad_by_freq or grad.dtype not in FLOATS or many or indices.numel() == 0:
         return NotImplemented
     rows = grad.reshape(-1, grad.shape[-1])
     chosen = _is_class(indices.reshape(-1), num_weights)

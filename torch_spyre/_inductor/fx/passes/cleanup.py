@@ -11,8 +11,8 @@ import torch
 from torch.fx import Graph, Node
 
 from torch_spyre._inductor import config
-from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.logs import get_logger
+from torch_spyre.on_card import is_on_card
 
 aten = torch.ops.aten
 _log = get_logger("spyre.inductor.passes")
@@ -44,7 +44,7 @@ def fold_constants(graph: Graph) -> None:
     known: dict[tuple[Any, ...], list[tuple[torch.Tensor, Node]]] = {}
     for node, value in values.items():
         users = [u for u in node.users if u not in values]
-        if not users or _on(node) != DEVICE_NAME or node.target in _UNIFORM:
+        if not users or not _on_card(node) or node.target in _UNIFORM:
             continue
         if node.target in (aten.expand.default, aten.view.default) and _is_uniform(value):
             continue
@@ -97,7 +97,7 @@ def _index_by_known_values(graph: Graph, values: dict[Node, torch.Tensor]) -> No
     """x[rows, columns] with ranges that are known now is a view of x, not a gather."""
     for node in graph.find_nodes(op="call_function", target=aten.index.Tensor):
         source, indices = node.args
-        if _on(node) != DEVICE_NAME or any(n is not None and n not in values for n in indices):
+        if not _on_card(node) or any(n is not None and n not in values for n in indices):
             continue
         ranges = _ranges([None if n is None else values[n] for n in indices], _shape(source))
         if ranges is None:
@@ -188,7 +188,7 @@ def _drop_neutral_masks(graph: Graph, values: dict[Node, torch.Tensor]) -> None:
     """`mask & all true` is the mask: transformers joins masks that say nothing."""
     for target, neutral in _NEUTRAL.items():
         for node in graph.find_nodes(op="call_function", target=target):
-            if node in values or _on(node) != DEVICE_NAME:
+            if node in values or not _on_card(node):
                 continue
             for known, other in (node.args, node.args[::-1]):
                 value = values.get(known)
@@ -213,9 +213,8 @@ def _dtype(node: Any) -> torch.dtype | None:
     return value.dtype if isinstance(value, torch.Tensor) else None
 
 
-def _on(node: Node) -> str:
-    value = node.meta.get("val")
-    return value.device.type if isinstance(value, torch.Tensor) else ""
+def _on_card(node: Node) -> bool:
+    return is_on_card(node.meta.get("val"))
 
 
 def _is_uniform(value: torch.Tensor) -> bool:
@@ -284,7 +283,7 @@ def unflatten_matmul(graph: Graph) -> None:
     not: the groups become a batch dimension that the operand does not have.
     """
     for node in list(graph.find_nodes(op="call_function", target=aten.bmm.default)):
-        if _on(node) != DEVICE_NAME:
+        if not _on_card(node):
             continue
         sources = [_uncollapsed(arg) for arg in node.args]
         batch = next((_shape(s)[:-2] for s in sources if s is not None), None)
@@ -328,7 +327,7 @@ def scale_before_views(graph: Graph) -> None:
     """
     for node in list(graph.find_nodes(op="call_function", target=aten.mul.Tensor)):
         source, factor = node.args
-        if _on(node) != DEVICE_NAME or not isinstance(source, Node):
+        if not _on_card(node) or not isinstance(source, Node):
             continue
         if not isinstance(factor, (int, float)) or isinstance(factor, bool):
             continue
@@ -436,7 +435,7 @@ def replace_idle_expands(model: torch.fx.GraphModule) -> None:
         before, after = (n.meta.get("example_value") for n in (given, node))
         if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
             continue
-        if before.shape == after.shape and before.device.type == DEVICE_NAME:
+        if before.shape == after.shape and is_on_card(before):
             with model.graph.inserting_before(node):
                 view = model.graph.call_method("view_as", (given, given))
             view.meta = dict(node.meta)

@@ -20,13 +20,13 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.dtypes import DLFLOAT16_LEAST, SIXTEEN_BITS
 from torch_spyre.logs import get_logger
+from torch_spyre.on_card import is_on_card
 
 aten, prims = torch.ops.aten, torch.ops.prims
 _log = get_logger("spyre.inductor.passes")
 
-_SHORT = (torch.float16, torch.bfloat16)
 _FOREACH = {
     f"aten::_foreach_{name}"
     for name in (
@@ -35,8 +35,6 @@ _FOREACH = {
     )
 }  # fmt: skip
 MARK = "spyre_optimizer_step"
-_LEAST = 2.0**-30
-"""Of the ordinary numbers of DLFloat16; float16 of the host has nothing below 2**-24."""
 _OTHERS = (aten.full.default, aten.clone.default, aten.copy_.default, prims.fma.default)
 
 
@@ -88,9 +86,7 @@ def _name(node: Node) -> str:
 
 def _is_short(node: Node) -> bool:
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.device.type != DEVICE_NAME:
-        return False
-    return value.dtype in _SHORT
+    return is_on_card(value) and value.dtype in SIXTEEN_BITS
 
 
 def _widen(graph: Graph, node: Node, wide: dict[Node, Node]) -> None:
@@ -106,7 +102,11 @@ def _widen(graph: Graph, node: Node, wide: dict[Node, Node]) -> None:
 
     node.args = map_arg(node.args, widened)
     node.kwargs = map_arg(node.kwargs, widened)
-    if node.target is aten.full.default and node.kwargs.get("dtype") in _SHORT and _is_short(node):
+    if (
+        node.target is aten.full.default
+        and node.kwargs.get("dtype") in SIXTEEN_BITS
+        and _is_short(node)
+    ):
         node.kwargs = {**node.kwargs, "dtype": torch.float32}
     values = (n.meta["val"] for n in node.all_input_nodes)
     fakes = pytree.tree_leaves([*values, node.meta.get("val")])
@@ -125,7 +125,7 @@ def _not_lost(graph: Graph, node: Any, dtype: torch.dtype | None) -> Any:
     is less: zero would divide by nothing but the next gradient."""
     if dtype is not torch.float16 or not isinstance(node, Node) or not _is_under_root(node):
         return node
-    least = graph.call_function(aten.clamp_min.default, (node, _LEAST))
+    least = graph.call_function(aten.clamp_min.default, (node, DLFLOAT16_LEAST))
     least.meta.update(node.meta)
     return least
 
