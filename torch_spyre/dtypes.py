@@ -23,7 +23,7 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 FLOAT32_EXACT = 1 << 24
 """float32 holds every integer below this exactly."""
 DLFLOAT16_LEAST = 2.0**-30
-"""The smallest power of two that DLFloat16 holds exactly; float16 of the host has nothing below 2**-24."""
+"""The smallest power of two that DLFloat16 holds; float16 of the host ends at 2**-24."""
 
 
 def has_device_format(dtype: torch.dtype) -> bool:

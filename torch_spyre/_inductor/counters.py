@@ -1,4 +1,4 @@
-"""What the compiler and its kernels have done in this process, counted.
+"""Counters of the compiler and of its kernels, for this process.
 
 >>> counters["bundles_compiled"]
 3

@@ -9,10 +9,9 @@ A message says what, where (operation, shapes, layouts, source line) and what to
       at: /home/me/model.py:12: y = x.reshape(-1)
       try: ...
 
-What goes wrong deep inside of the planner does not know about the user's program: functions that
-work on one operation, or one node, are `@located` (operations/error_location.py) and add it.
-Lowerings raise Unsupported without a place: the operation then becomes a fallback, and `what` is
-the reason that is reported.
+The planner does not know the user's program: functions that work on one operation or node are
+`@located` (operations/error_location.py), which adds the place to their exceptions. Lowerings raise
+Unsupported without a place: the operation becomes a fallback with `what` as its reported reason.
 """
 
 from __future__ import annotations

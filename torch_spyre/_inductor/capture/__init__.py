@@ -1,5 +1,5 @@
-"""What is known about a graph before it is traced, and what finds it again in a cache.
+"""What is known about a graph before it is traced: guards, input layouts, cache keys.
 
 In: the real tensors that Dynamo hands over. Out: their layouts, the guard of int64 inputs, the
-fingerprints of whoever extends the compiler, the keys of Inductor's graph caches.
+fingerprints of users' passes, the keys of Inductor's graph caches.
 """

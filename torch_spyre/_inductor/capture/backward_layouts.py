@@ -1,16 +1,16 @@
-"""Layouts of what goes from a forward graph to its backward graph, and from there to the optimizer.
+"""Layouts of saved tensors and gradients: forward graph to backward graph to optimizer.
 
-A backward graph is compiled before it is called, so nobody has seen the tensors that were saved for
-it. But the forward graph was compiled just before, and its host code says where its results lie:
+A backward graph is compiled before its first call, so its inputs have no real tensors yet. But the
+forward graph is already compiled, and its host code records the layouts of its results:
 
     output_placements = [(layout3, (8, 64, 256), (16384, 256, 1)), None, ...]
 
-one for each result, in order. It is read from the module, because that is there also when the
-forward graph comes out of a cache. Saved tensors have the same name in both graphs. A wrong guess
-costs a copy: kernels look at every argument when they are called.
+one for each result, in order. It is read from the module, because that exists on a cache hit too.
+Saved tensors have the same name in both graphs. A wrong guess costs a copy: kernels check the
+layout of every argument.
 
 The results of a backward graph are gradients of the inputs of its forward graph, in their order. A
-gradient in the layout of its weight is what an optimizer can use as it is.
+gradient is produced in the layout of its weight, so that an optimizer uses it without a copy.
 """
 
 from __future__ import annotations

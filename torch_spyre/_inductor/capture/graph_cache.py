@@ -1,7 +1,7 @@
-"""PyTorch's caches of graphs, held to what our own store of bundles promises (store.py).
+"""Makes PyTorch's graph caches as safe as our bundle store (cache/store.py).
 
 PyTorch keeps graphs as pickles (`fxgraph`, `aotautograd`) and host code as Python files, in one
-directory of the user. It trusts whatever lies there, and gives up when it cannot write. So for
+directory of the user. It trusts whatever lies there, and fails when it cannot write. So for
 graphs with spyre tensors
 
 - the directory is of mode 0700; one that others can write is not used (`begin`);

@@ -1,8 +1,8 @@
 """Layouts of the tensors that a graph is called with.
 
-FakeTensors carry no layout, so layouts are read from the real tensors where Dynamo hands the graph
-over, and found again by the storage: the fake of a real tensor, and every alias of it that tracing
-makes, share one fake storage. The layouts of a compilation are part of the key of the caches.
+FakeTensors carry no layout, so layouts are read from the real tensors that Dynamo passes to the
+backend, and looked up by storage: the fake of a real tensor and every alias that tracing makes of
+it share one fake storage. Input layouts are part of the cache keys.
 """
 
 from __future__ import annotations

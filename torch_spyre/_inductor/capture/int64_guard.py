@@ -1,11 +1,11 @@
-"""A compiled graph with int64 inputs: what runs when one of them gets larger numbers than before.
+"""Guard on the magnitude of int64 inputs: recompiles when one exceeds the range compiled for.
 
-A graph is compiled for how large the numbers of its int64 inputs are (integers.py): a mask, small,
-within 32 bits, or beyond. Each call looks at that; larger numbers than expected compile the graph
-again, which can happen three times for each input. Smaller ones do not.
+A graph is specialised on the range class of its int64 inputs (lowering/int_ranges.py): bool, exact
+in float32, int32, or wider. Each call checks the class; a wider one recompiles the graph, at most
+three times for each input. A narrower one does not.
 
-    positions of 4,096 tokens            compiled for numbers below 2**24
-    the same with hashes as positions    compiled again; arithmetic with them is the host's
+    positions of 4,096 tokens            specialised on numbers below 2**24
+    the same with hashes as positions    recompiled; arithmetic with them falls back to the CPU
 """
 
 from __future__ import annotations

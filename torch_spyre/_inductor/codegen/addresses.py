@@ -1,4 +1,4 @@
-"""Where the tensors of an operation are, for each core.
+"""Address of each tensor of an operation on each core.
 
 In: an OpSpec with its allocations and its Frame. Out: an Address for each tensor and core, which
 `symbols.py` numbers.

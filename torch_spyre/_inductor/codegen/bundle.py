@@ -1,8 +1,8 @@
 """Bundles: a directory with one sdsc_<i>.json per operation and the bundle.mlir that runs them.
 
 In: OpSpecs (aligned, divided over cores) and LoopSpecs, in order. Out: files. With symbolic
-addresses each kernel argument is a parameter of the function, and loops can stay loops; with
-concrete ones addresses stand in the files and loops are written out.
+addresses each kernel argument is a parameter of the function, and loops stay loops; with concrete
+addresses they are constants in the files, and loops are unrolled.
 
 Example: one operation on one core, with two tensors and symbolic addresses, runs as
 `sdscbundle.sdsc_execute (%arg_0, %arg_1) {sdsc_filename="sdsc_0.json", "symbol_ids"=[-1, -2]}`.

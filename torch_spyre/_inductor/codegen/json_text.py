@@ -1,7 +1,7 @@
-"""JSON as it stands in the files: indented by 2, the innermost lists and objects on one line each.
+"""JSON writer of the bundle files: indented by 2, the innermost lists and objects on one line each.
 
-In: dicts and lists. Out: text. Parts that many files have in common are `SharedDict` or
-`SharedList` and are turned into text once; nothing may change them after they were made.
+In: dicts and lists. Out: text. Parts that many files share are `SharedDict` or `SharedList`: their
+text is memoised, so they must not change once made.
 
 Example: `dump_json({"N_": {"mb_": 4}})` has three lines.
 """

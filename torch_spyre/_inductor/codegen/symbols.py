@@ -1,7 +1,7 @@
-"""Symbols of a bundle: addresses that are known when the kernel is launched.
+"""Symbol table of a bundle: addresses that are bound when the kernel is launched.
 
-In: addresses, as a base, an offset and what loops add. Out: negative numbers that stand for them in
-the sdsc files; `bundle.mlir` computes each and hands it over.
+In: addresses, as a base, an offset and strides of loop counters. Out: negative numbers that stand
+for them in the sdsc files; `bundle.mlir` computes and passes each.
 
 Example: the first core's slice of kernel argument 0 is Address(0, 0), symbol -1.
 """

@@ -1,16 +1,16 @@
-"""Open sizes: `dynamic=True`, `mark_dynamic`, and what Dynamo found to change from call to call.
+"""Dynamic shapes: `dynamic=True`, `mark_dynamic`, and sizes that Dynamo saw change.
 
 Dynamo and AOTAutograd trace such a graph once, with symbols for its sizes. Programs of the card
-have numbers, so a graph gets a few of them, for sizes that grow by a factor; inputs are padded to
-the next one, and masks keep the padding invisible.
+have static shapes, so a graph is specialised on a few of them, in buckets of growing size; inputs
+are padded to the next bucket, and masks keep the padding invisible.
 
 | module | what |
 |---|---|
 | `buckets` | for which sizes programs are made |
-| `extents` | what dimensions are made of: where the padding is |
-| `rules` | how it stays invisible, operation by operation |
-| `fixing` | the graph with numbers instead of symbols |
-| `calls` | choosing a program, padding inputs, cropping results |
+| `padded_dims` | what dimensions are made of: where the padding is |
+| `padding_rules`, `view_rules`, `index_rules` | how it stays invisible, operation by operation |
+| `specialize` | the graph with numbers instead of symbols |
+| `dispatch` | choosing a program, padding inputs, cropping results |
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""For which sizes programs are made, when sizes are open.
+"""Buckets of dynamic shapes: for which sizes programs are made.
 
-A few, each several times the one before, so that their number grows with the logarithm of the
-largest size: 128, 512, 2048, ... for a size that lies along sticks somewhere (from 512 on if it is
-the only one and nobody marked it), 8, 32, 128, ... for others, such as a batch.
+Each bucket is several times the one before, so that their number grows with the logarithm of the
+largest size: 128, 512, 2048, ... for a size along sticks (from 512 on if it is the only one and
+not marked dynamic by the user), 8, 32, 128, ... for others, such as a batch.
 `torch._dynamo.mark_dynamic(x, 1, max=300)` says that no more than 300 are needed: 128 and 300.
 """
 

@@ -1,14 +1,13 @@
-"""A compiled graph with open sizes: what runs when it is called.
+"""Dispatcher of a graph with dynamic shapes: bucket lookup, padding, cropping.
 
-`DynamicGraph` stands for a graph of AOTAutograd. When it is called with sizes for which it has no
-program, it makes one: the graph is fixed to the next sizes of the ladders (`buckets.py`) and
-compiled like any other. Inputs are copied into tensors of these sizes, with zeros in the padding,
-and what counts of the results is copied out:
+`DynamicGraph` stands for a graph of AOTAutograd. Called with sizes for which it has no program, it
+specialises the graph on the next buckets (`buckets.py`) and compiles it like any other. Inputs are
+copied into tensors of these sizes, zero-padded, and results are cropped to the sizes of the call:
 
     37 tokens   (4, 37, 64) -> (4, 128, 64)   program for 128   (4, 128, 64) -> (4, 37, 64)
 
-Where padding would be visible (`NotPaddable`), the program is for the sizes of the call. Programs
-that were used last are kept, up to `config.max_dynamic_programs` of a graph.
+Where padding would be visible (`NotPaddable`), the program is specialised on the exact sizes. It is
+an LRU cache of up to `config.max_dynamic_programs` programs for each graph.
 """
 
 from __future__ import annotations

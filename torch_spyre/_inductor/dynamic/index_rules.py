@@ -1,4 +1,4 @@
-"""Rules of indices: those in the padding are valid, and nothing is added or written by them."""
+"""Padding rules of indexing: indices in the padding are valid, and add or write nothing."""
 
 from __future__ import annotations
 

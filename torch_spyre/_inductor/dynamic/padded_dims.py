@@ -1,14 +1,14 @@
-"""What the dimensions of tensors with open sizes are made of.
+"""Padded dimensions: which elements of a padded tensor are valid.
 
-A program that is made for 128 tokens runs 37: its tensors are larger than those of the call, and
-only some of their elements count. Which ones follows from what each dimension is made of, from the
-outermost part to the innermost one. With n tokens, of which up to N fit:
+A program specialised on 128 tokens runs 37: its tensors are larger than those of the call, and
+only some of their elements are valid. Which ones follows from the factors of each dimension, from
+the outermost to the innermost. With n tokens, of which up to N fit:
 
-    (4, n, 64)             [4], [n], [64]     elements 0 to n-1 of N count
+    (4, n, 64)             [4], [n], [64]     elements 0 to n-1 of N are valid
     .view(4 * n, 64)       [4 n], [64]        of each of 4 stretches of N elements the first n
     .view(4, n, 8, 8)      [4], [n], [8], [8]
 
-A part is a number or an expression of open sizes; of a part with N places the first n count.
+A part is a number or an expression of open sizes; of a part of size N the first n are valid.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""How padding stays invisible: one rule for each kind of operation.
+"""Padding rules: one for each kind of operation, so that padding never reaches a valid element.
 
-An element that counts must never depend on one that does not. Pointwise operations keep them apart
-by themselves; a sum over a padded dimension needs zeros in the padding, a maximum -inf; both
-operands of a product are masked where it adds up; what is chosen by position from the end is looked
-up where the end is in this call. For what is not here `NotPaddable` says why, and the graph is
-compiled for the sizes of the call.
+Pointwise operations keep them apart by themselves; a sum over a padded dimension needs zeros in the
+padding, a maximum -inf (the identity of the reduction); the operands of a product are masked along
+the contracted dimension; positions counted from the end are computed for each call. For an
+operation without a rule `NotPaddable` says why, and the graph is specialised on the exact sizes.
 """
 
 from __future__ import annotations

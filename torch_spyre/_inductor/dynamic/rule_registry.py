@@ -1,4 +1,4 @@
-"""Where rules of padding are kept, and what they have in common."""
+"""Registry of padding rules, and what they share."""
 
 from __future__ import annotations
 

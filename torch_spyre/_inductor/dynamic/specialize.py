@@ -1,9 +1,9 @@
-"""A graph with open sizes, made into one with numbers.
+"""Specialises a graph with dynamic shapes on static ones.
 
 In: an FX graph of ATen operations and a number for each open size. Out: a `FixedGraph`, which
 Inductor compiles like any other. With `padded`, the numbers are larger than the sizes of calls:
-`padding_rules.py` says for each operation how padding stays invisible, and the graph gets more
-inputs, made for each size of a call:
+the padding rule of each operation keeps padding invisible, and the graph gets more inputs, which
+are computed for each call:
 
     mask(n)     true for the first n places of N
     value(e)    the number that an expression of sizes has in the call

@@ -1,4 +1,4 @@
-"""Rules of views and of pieces: where the padding goes, and where the end of a dimension is."""
+"""Padding rules of views and slices: where the padding goes, where the end of a dimension is."""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ Example: `torch.ops.spyre.exx2(x, 1 / 64, False)` has the shape of x without its
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.library import custom_op
@@ -135,9 +137,7 @@ def layernormnorm(
 
 
 @layernormnorm.register_fake
-def _(
-    x: Tensor, mean: Tensor, norm_mean: Tensor, weight: Tensor | None, bias: Tensor | None
-) -> Tensor:
+def _(x: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -153,13 +153,7 @@ def layer_norm(
 
 
 @layer_norm.register_fake
-def _(
-    x: Tensor,
-    normalized_shape: list[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
+def _(x: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -171,9 +165,7 @@ def rms_norm(
 
 
 @rms_norm.register_fake
-def _(
-    x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
+def _(x: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -275,9 +267,8 @@ def _(input: Tensor) -> Tensor:
 
 @custom_op("spyre::quantize_fp8_with_scale", mutates_args=())
 def quantize_fp8_with_scale(input: Tensor, scale: Tensor) -> Tensor:
-    return torch.clamp(input * torch.reciprocal(scale), -FLOAT8_MAX, FLOAT8_MAX).to(
-        torch.float8_e4m3fn
-    )
+    scaled = torch.clamp(input * torch.reciprocal(scale), -FLOAT8_MAX, FLOAT8_MAX)
+    return scaled.to(torch.float8_e4m3fn)
 
 
 @quantize_fp8_with_scale.register_fake

@@ -1,7 +1,7 @@
-"""When an update may be made in the memory of what it updates.
+"""Safety check of in-place updates (Inductor's reinplacing pass).
 
-Inductor turns `y = index_put(x, ...)` into a write to x where nobody needs the old x. It overlooks
-two things, and gives wrong numbers, for the CPU too (torch 2.13):
+Inductor turns `y = index_put(x, ...)` into a write to x where the old x is dead. It misses two
+cases and gives wrong numbers, for the CPU too (torch 2.13):
 
 - x may be an expanded view, whose elements lie on top of each other;
 - x may be an input that is overwritten later by something else, while y is still read:

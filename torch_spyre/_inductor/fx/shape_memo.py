@@ -1,15 +1,15 @@
-"""What a decomposition gives, for those who ask for nothing but shapes.
+"""Memoises the output metadata of decompositions (meta kernels for attention and linear layers).
 
-Dynamo runs each operation on fake tensors to see what comes out. An attention is a dozen operations
-then, in every layer, and in every process, because that is before any cache is looked into. All of
-it depends on the description of the inputs alone, and so it is worked out once for each.
+Dynamo runs each operation on fake tensors to propagate shapes. An attention decomposes into a dozen
+operations, in every layer and every process, since this precedes any cache lookup. The result
+depends on the metadata of the inputs alone, so it is memoised by that.
 
-Of the two that take longest, a linear layer and an attention, rules say it right away for what
-models do with them; all else, and what is wrong, is run:
+For the two slowest, a linear layer and an attention, shape rules give the common cases directly;
+other cases, and errors, run the decomposition:
 
-    linear   (8, 128, 384), (1536, 384), (1536)   is   (8, 128, 1536), in order
+    linear   (8, 128, 384), (1536, 384), (1536)   is   (8, 128, 1536), contiguous
 
-Whoever records operations (AOTAutograd) or differentiates them gets the decomposition itself.
+Under AOTAutograd tracing or autograd the decomposition itself runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rewrites of ATen operations into simpler ones, for spyre tensors only.
 
 `@register_spyre_decomposition(op)` replaces an operation while the graph is traced. For tensors of
-other devices whatever Inductor does is unchanged. Operations that PyTorch itself takes apart before
-Inductor sees them (linear, scaled_dot_product_attention, rms_norm) are caught one level higher, and
-must be written with differentiable operations.
+other devices nothing changes. Operations that PyTorch itself decomposes before Inductor sees them
+(CompositeImplicitAutograd: linear, scaled_dot_product_attention, rms_norm) are intercepted before
+autograd, and must be written with differentiable operations.
 
     @register_spyre_decomposition(torch.ops.aten.sign.default)
     def sign(x): ...
@@ -280,14 +280,8 @@ def _squeeze(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 
 @register_spyre_decomposition(aten.var.correction)
-def var(
-    x: torch.Tensor,
-    dim: list[int] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    result = var_mean(x, dim, correction=correction, keepdim=keepdim)
+def var(*args: Any, **kwargs: Any) -> Any:
+    result = var_mean(*args, **kwargs)
     return result if result is NotImplemented else result[0]
 
 

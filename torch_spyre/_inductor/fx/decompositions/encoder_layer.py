@@ -1,7 +1,7 @@
-"""PyTorch's fused layers, taken apart: nn.TransformerEncoderLayer and nn.MultiheadAttention.
+"""Decompositions of PyTorch's fused layers: nn.TransformerEncoderLayer and nn.MultiheadAttention.
 
-In eval mode these modules call one operation for the whole layer, which only the host has. Here it
-is the products, softmax and norms that it stands for, all of them operations of the card.
+In eval mode these modules call one fused operation for the whole layer, which has no kernel on the
+card. It is decomposed into products, softmax and norms.
 
 Masks are those of the modules: a mask of type 1 is (batch, keys), of type 2 (batch, heads, queries,
 keys), of type 0 (queries, keys); True, or a number that is added, hides a key.

@@ -1,4 +1,4 @@
-"""Rewrites of the FX graph before it is lowered."""
+"""Passes over the FX graph: constant folding, dead code elimination, matmul and view clean-ups."""
 
 from __future__ import annotations
 

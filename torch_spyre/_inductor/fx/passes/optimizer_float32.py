@@ -1,12 +1,12 @@
-"""Steps of optimizers on weights of 16 bits, computed in float32 between load and store.
+"""Optimizer steps on 16-bit weights, computed in float32 between load and store.
 
-AdamW multiplies squares of gradients by 0.001 and divides by their root. Rounded to 16 bits after
-each operation, little of that is left; PyTorch's fused kernels and Inductor's for the CPU have
-float32 from load to store. So has a graph of ours that is the step of an optimizer:
+AdamW multiplies squares of gradients by 0.001 and divides by their root. Rounding to 16 bits after
+each operation loses most of that; PyTorch's fused kernels and Inductor's for the CPU keep float32
+from load to store. So does this pass, for a graph that is an optimizer step:
 
     exp_avg_sq * 0.999 + grad * grad * 0.001        with all but the result in float32
 
-In: the FX graph. Changed are graphs that do nothing but update their inputs in place, lane by lane,
+In: the FX graph. Changed are graphs that only update their inputs in place, element by element,
 with operations that only optimizers use (`torch._foreach_...`, `addcdiv`).
 """
 
