@@ -1,4 +1,4 @@
-"""What the card can do, in one table: the OpFuncs.
+"""The table of OpFuncs: the primitives of the card.
 
 Read by the front-end (which names exist, which constants they take), by the back-end (how a name
 becomes instructions of the tile machine), by the timing model, by the page of supported operations

@@ -1,4 +1,4 @@
-"""What a program tells the compiler about its own operations.
+"""Hints: work division, tiling and dimension names that a program asks for (`spyre_hint`).
 
     from torch_spyre._inductor import spyre_hint
     from torch_spyre._inductor.propagate_named_dims import declare_tensor_dim, name_tensor_dims
@@ -12,14 +12,14 @@
         with spyre_hint(work_div={"M": 4, "K": 2}):
             return x @ w
 
-`num_tiles_per_dim={"M": 4}` cuts a dimension into tiles that are computed one after the other, in a
-loop (planning/tiling/hinted.py); `named_dims=["M", "K"]` names the result of an operation without
+`num_tiles_per_dim={"M": 4}` tiles a dimension: a loop over four tiles
+(planning/tiling/hinted.py); `named_dims=["M", "K"]` names the result of an operation without
 inputs.
 
-A hint is written into the metadata of the FX nodes that are traced inside the block, where tracing,
-autograd and decompositions hand it on. It is looked up when work is divided
+A hint is written into the metadata of the FX nodes traced inside the block; tracing, autograd and
+decompositions propagate it. It is looked up when work is divided
 (planning/division/hints.py): by name of the dimension, for each operation of the block that has it.
-A hint that cannot hold is refused.
+A hint that cannot be followed raises an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of dimensions: given to tensors by the program, carried along by the compiler.
+"""Named dimensions: declared by the program, propagated by the compiler.
 
     declare_tensor_dim("M", 512)             # once, before the graph is compiled
     name_tensor_dims(x, ["M", "K"])

@@ -1,1 +1,1 @@
-"""Caches on disk: the store, and the keys that say when an entry is still right."""
+"""Caches on disk: the store, and the keys that decide whether an entry is valid."""

@@ -1,4 +1,4 @@
-"""What this installation of the package is, for the keys of caches: another one, another key.
+"""Identity of this installation of the package, for cache keys.
 
 In: nothing. Out: hashes that are the same in every process and change with the sources of the
 compiler and with the compiled extension. The extension is known by the build id that the linker

@@ -1,9 +1,9 @@
-"""What the compiler is, for the keys of caches, without importing it.
+"""Cache keys: the identity of the compiler and its settings, without importing it.
 
 In: the sources of this package, the environment, what the program has set. Out: a hash of the
 sources, the settings, and the directory where compiled kernels are kept. An eager operation finds
-its program with these, and a process that finds all of its programs never loads Inductor, which
-takes seconds.
+its program with these, and a process with cache hits only never imports Inductor, which takes
+seconds.
 
     >>> bundle_root().name
     'inductor-spyre'

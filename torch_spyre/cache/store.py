@@ -1,8 +1,8 @@
-"""Compiled things on disk that nothing can spoil: not a crash, not a full disk, not another user.
+"""Content-checked cache on disk: safe against crashes, full disks and other users.
 
 In: a directory and entries by name, each with a key (everything it was made from) and a function
-that writes its files. Out: the directory of an entry that is whole, unchanged, of that key and our
-own; or nothing, and the entry is made again.
+that writes its files. Out: the directory of an entry that is complete, unmodified, of that key and
+owned by this user; or None, and the entry is made again.
 
     store = Store(Path(cache_dir()) / "inductor-spyre")
     directory = store.find(name, key) or store.publish(name, key, fill)  # fill(path): its files
@@ -14,7 +14,7 @@ How it holds:
 - `entry.json` has the key and a hash of every file, and all are compared before an entry is used;
 - the store is of mode 0700, and what is not ours, a link, or open to others is never read;
 - an entry that is used is marked, and the ones longest unused go when there are too many bytes;
-- what a killed process left half done is locked by nobody, and goes with the next trimming.
+- temporary files of a killed process hold no lock, and are removed by the next trimming.
 
 Nothing here imports the compiler or torch.
 """

@@ -1,9 +1,9 @@
-"""Which part of a tensor each core has: the same for all operations that share a scratchpad.
+"""Core views: which slice of a tensor each core has, in a canonical form.
 
-In: for each device axis of a tensor, innermost first, its entries, those of one core, and for each
-core which share it has. Out: a CoreView in which axes that lie behind one another are one, so that
-two operations that walk over the same parts in other dimensions have equal views. What one of them
-leaves in the scratchpads is then what the other one finds.
+In: for each device axis of a tensor, innermost first, its size, that of one core's slice, and the
+slice of each core. Out: a CoreView with contiguous axes collapsed, so that two operations that walk
+over the same slices in other dimensions have equal views: one can read from the scratchpads what
+the other has left there.
 
 Example: 1024 rows over 4 cores, and 8 batches of 128 rows over 4 cores by batch, are the same view.
 """

@@ -1,9 +1,8 @@
-"""What an operation moves and how long it takes on the card: the one model of device time.
+"""Cost model: bytes moved and device time of an operation (a roofline model).
 
 In: an operation with its division over cores, as dimensions and tensors (`work`). Out: a Work,
 which says what moves and what is computed, and from it a Price in microseconds with what bounds it.
-The back-end writes both into programs, the front-end chooses plans by them, and neither knows the
-other.
+The back-end writes both into programs, the front-end chooses plans by them.
 docs/architecture/device_time.md derives the model and shows how far published numbers are from it.
 
 An operation means one OpFunc of a bundle as it is written: each tensor that it names is read from

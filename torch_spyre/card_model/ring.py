@@ -1,4 +1,4 @@
-"""Moves between scratchpads over the ring: who sends what to whom, and what that costs.
+"""Routes over the ring: transfers between scratchpads, and their cost.
 
 In: two views of one tensor (`core_views`), one that its sticks are in and one that they are wanted
 in. Out: a Route: digits of the stick's number that both views cut at, the transfers between cores,

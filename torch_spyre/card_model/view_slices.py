@@ -1,4 +1,4 @@
-"""Which sticks of a storage each core of a `relayout` has, where it walks over a view of it.
+"""Slices of a `relayout`: which sticks of a storage each core reads or writes through a view.
 
 In: the sizes and slices of the operation's dimensions, the strides of the view, and the layout of
 the storage (device_size, stride_map). Out: for each device axis the digits of its number, each

@@ -1,4 +1,4 @@
-"""What the card has done: modelled time and bytes moved, counted by the card as programs run.
+"""Performance counters of the card: modelled time and bytes moved.
 
     torch.spyre.reset_counters()
     compiled(x)

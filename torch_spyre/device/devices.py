@@ -1,4 +1,4 @@
-"""Which cards there are, which one is current, and when they start."""
+"""Device management: enumeration, the current card, lazy start."""
 
 from __future__ import annotations
 

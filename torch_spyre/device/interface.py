@@ -1,7 +1,7 @@
-"""What Dynamo and Inductor ask of a device: the DeviceInterface of `spyre`.
+"""The DeviceInterface of `spyre`, for Dynamo and Inductor.
 
-`torch._dynamo` takes seconds to import, so nothing here imports it: the interface is registered
-right after somebody else does.
+`torch._dynamo` takes seconds to import, so nothing here imports it: an import hook registers the
+interface once the user's program does.
 """
 
 from __future__ import annotations

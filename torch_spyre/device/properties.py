@@ -1,4 +1,4 @@
-"""What a card is."""
+"""Device properties."""
 
 from __future__ import annotations
 

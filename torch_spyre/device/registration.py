@@ -1,4 +1,4 @@
-"""What makes `spyre` a device: names, the `torch.spyre` module, tensor methods, patches.
+"""Registers `spyre` as the PrivateUse1 device: name, `torch.spyre` module, tensor methods, patches.
 
 In: a torch that is (nearly) imported. Out: a process in which `torch.device("spyre")` works. Takes
 12 ms, of which PyTorch has 7 to note our kernels, and starts no card. `import torch` waits for it:

@@ -1,4 +1,4 @@
-"""The sanitizer: device programs run with every access checked.
+"""The sanitizer: every memory access of device programs is checked.
 
     with torch.spyre.sanitizer():
         compiled(x).cpu()

@@ -1,1 +1,1 @@
-"""Operations outside the compiler: what runs on the host, and how that is reported."""
+"""Eager operations: compiled for the card, or CPU fallbacks, which are reported."""

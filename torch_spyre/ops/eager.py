@@ -1,9 +1,9 @@
-"""Eager operations on the card: where the programs of single operations come from.
+"""Eager operations on the card: finds or compiles the program of a single operation.
 
 The kernel of an operation (csrc/eager/eager.cpp) looks its program up by what it is called with.
-What it does not know it asks `resolve`, which looks on disk and otherwise has the operation
-compiled, as `torch.compile` would. The answer may also be that the host computes it; that is
-memoised just the same. Nothing of Inductor is imported for what is on disk.
+On a miss it calls `resolve`, which looks on disk and otherwise compiles the operation, as
+`torch.compile` would. The result may also be a CPU fallback, which is memoised in the same way. A
+hit on disk imports nothing of Inductor.
 
     >>> torch.spyre.reset_eager_counts()
     >>> y = x + 1

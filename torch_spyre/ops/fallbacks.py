@@ -1,4 +1,4 @@
-"""Operations that run on the host: how they are reported, and a way to add some.
+"""CPU fallbacks: reporting them, and registering more.
 
 The C++ boxed path runs every operation without a kernel for the device on the host, counts it and
 calls `warn_fallback` once per operation. `register_fallback` is the same for a custom operator

@@ -1,1 +1,1 @@
-"""For people: `torch_spyre.explain`, and pictures of layouts and plans."""
+"""Visualisation: `torch_spyre.explain`, and pictures of layouts and plans."""

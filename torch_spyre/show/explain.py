@@ -1,12 +1,12 @@
-"""`torch_spyre.explain(fn, *args)`: compile a function and tell what became of it.
+"""`torch_spyre.explain(fn, *args)`: compiles a function and reports every decision.
 
     >>> e = torch_spyre.explain(model, x)
     >>> print(e)            # kernels, operations, copies, fallbacks and graph breaks
     >>> e.fallbacks         # []: everything runs on the card
     >>> e.artifacts         # the bundle directories
 
-The function is compiled anew, for the shapes of these arguments alone, and called once: what it
-does to its arguments and to the world happens once. A backward pass inside of it counts too.
+The function is recompiled, specialised on the shapes of these arguments, and called once: its side
+effects happen once. A backward pass inside of it counts too.
 
 What the caller compiled before stays as it is. Dynamo keeps a further entry for the function, apart
 from the caller's (`isolate_recompiles`); caches of whole graphs are neither read nor written;

@@ -1,8 +1,8 @@
-"""What generated host code calls: kernels from OpSpec text, and memory for them.
+"""Runtime of generated host code: kernels from OpSpec text, constants, memory pools.
 
 `sdsc(name, text, ...)` is the documented way from OpSpecs to something that runs: OpSpec text ->
-SuperDSC bundle -> back-end -> SpyreCode -> JobPlan. Bundles are kept by content in a directory of
-the user (store.py), so that a second process finds them; a kernel is loaded onto a card when
+SuperDSC bundle -> back-end -> SpyreCode -> JobPlan. Bundles are cached on disk by content
+(cache/store.py), so that a second process finds them; a kernel is loaded onto a card lazily, when
 it is first run there.
 """
 

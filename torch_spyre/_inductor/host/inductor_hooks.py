@@ -1,8 +1,7 @@
-"""Where Inductor calls us, and what the compiler is, for the keys of its caches.
+"""Inductor's hooks: our passes as `CustomGraphPass`, and the compiler's identity in its cache keys.
 
-Out: passes in the form that Inductor wants them (`CustomGraphPass` ...), which run the stages of
-`pipeline.py`; each says by its `uuid` what it is, so that a graph from a cache was made by the same
-compiler, the same passes of users, and for the same layouts.
+Out: passes that run the stages of `pipeline.py`; the `uuid` of each identifies compiler, users'
+passes and input layouts, so that a cached graph was compiled under the same ones.
 """
 
 from __future__ import annotations

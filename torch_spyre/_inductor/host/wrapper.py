@@ -1,4 +1,4 @@
-"""Host code: the Python module that allocates tiled buffers, calls kernels and does fallback steps.
+"""Wrapper codegen: the Python module that allocates tiled buffers, calls kernels, runs fallbacks.
 
 What stock Inductor writes, with three differences: buffers on spyre get their layout and the index
 of their card, kernels are SuperDSC kernels, and intermediates of kernels live in one pool.

@@ -1,4 +1,4 @@
-"""What a compilation tells about itself: the debug directory, reports, costs, source names.
+"""Inspection of a compilation: the debug directory, reports, costs, source names.
 
 Reads what the stages made and changes nothing.
 """

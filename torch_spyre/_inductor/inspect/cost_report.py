@@ -1,4 +1,4 @@
-"""What the operations of a plan move and take, for people: `explain` and SPYRE_DUMP_COST=1.
+"""Cost report of a plan: bytes moved and modelled time (`explain`, SPYRE_DUMP_COST=1).
 
 In: a kernel with its OpSpecs. Out: an OpCost for each operation, by the model of device time
 (docs/architecture/device_time.md), and the traffic that no plan can avoid: each input once, each

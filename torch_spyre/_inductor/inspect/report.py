@@ -1,4 +1,4 @@
-"""A plan as text for people: what `explain` prints, debug files hold and logs show.
+"""Plan report as text: what `explain` prints, debug files hold and logs show.
 
 In: kernels and operations of a plan. Out: lines. Example of an operation:
 

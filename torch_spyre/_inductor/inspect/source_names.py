@@ -1,8 +1,8 @@
-"""What the tensors of a kernel are called, and where its operations come from.
+"""Debug info of a kernel: names of its tensors and source lines of its operations.
 
-In: a planned Kernel. Out: the content of a bundle's `names.json` (docs/formats/superdsc.md), but
-for what only the caller knows. The card's sanitizer puts it into its messages, and takes from it
-which bytes of the pool and of the scratchpads belong to which intermediate.
+In: a planned Kernel. Out: the content of a bundle's `names.json` (docs/formats/superdsc.md), except
+what only the caller knows. The card's sanitizer quotes it in messages, and maps bytes of the pool
+and of the scratchpads to intermediates by it.
 
 Example: `names_of(kernel)["operations"][0]["source"]` is "model.py:12: y = x + 1".
 """

@@ -1,4 +1,4 @@
-"""The program after a stage of the pipeline, for people.
+"""Dumps of the program after each stage of the pipeline.
 
 SPYRE_PRINT_AFTER=stickify,bind prints it after these stages; in a debug directory
 (TORCH_COMPILE_DEBUG=1) it is written after every stage, as `spyre/stages/<form>_<stage>.txt`.

@@ -1,8 +1,8 @@
-"""How an access moves over a tiled tensor, in integers.
+"""Device strides of an access over a tiled tensor, in integers.
 
 In: an index over iteration symbols (elements of the storage) and a layout. Out: for each device
-axis the symbols that move along it, or nothing when the access cannot be written as coordinates (a
-row of 80 elements read as if it were sticks of 64, say). Asked for every candidate of a layout, so
+axis the symbols that move along it, or None when the access cannot be written as coordinates (a
+row of 80 elements read as if it were sticks of 64, say). Called for every candidate of a layout, so
 it works on plain numbers; the coordinates of an OpSpec are made later (opspec/coordinates.py).
 
 Example: x[200*p0 + p1] in device_size [4, 500, 64], stride_map [64, 200, 1] moves p0 along axis 1

@@ -1,8 +1,8 @@
-"""What an operation needs of the layouts of its tensors.
+"""Layout constraints of an operation, and the cost of the copies that satisfy them.
 
-In: an operation and a layout for each of its buffers. Out: the copies without which it cannot run,
-and what they cost: the number of elements moved. Nothing is inserted here; stickify asks for every
-candidate, and copies.py inserts for the final choice.
+In: an operation and a layout for each of its buffers. Out: the copies that it requires and their
+cost, the number of elements moved. Nothing is inserted here; stickify asks for every candidate, and
+restickify.py inserts for the final choice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Copies where a buffer is wanted in another form: restickify, and relayout across sticks.
+"""Layout conversion copies: restickify, and relayout across sticks.
 
 In: operations whose buffers have layouts. Out: operations in which every access can be written as
-coordinates. A copy is made once and shared by all who want the same elements in the same form.
+coordinates. A copy is made once and shared by all users of the same elements in the same form.
 """
 
 from __future__ import annotations

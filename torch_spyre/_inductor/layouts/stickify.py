@@ -1,9 +1,8 @@
-"""Layouts: on which dimension each buffer has its sticks, and the copies where that does not suit.
+"""Layout assignment: the stick dimension of each buffer, and copies where users disagree.
 
 In: operations over buffers, some of which have layouts (inputs, results of fallbacks). Out: a
-layout
-for every buffer, and a list of operations in which every access can be written as coordinates:
-restickify and relayout operations are inserted where a buffer is wanted in another form.
+layout for every buffer, and a list of operations in which every access can be written as
+coordinates: restickify and relayout operations are inserted where a user needs another layout.
 
 1. candidates   for each buffer without a layout: the sticks that its producer could give it
 2. choose       the assignment over the whole graph that moves the fewest elements (beam search)

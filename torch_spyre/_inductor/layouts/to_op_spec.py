@@ -1,4 +1,4 @@
-"""From an operation with layouts to an aligned OpSpec, addresses still missing.
+"""Lowers an operation with layouts to an aligned OpSpec; addresses are assigned later.
 
 In: an Operation whose buffers have layouts. Out: an OpSpec over the symbols c0, c1, ... (kept ones
 in host order, then reduced ones) with one coordinate for each device axis.

@@ -1,8 +1,8 @@
 """Direct mapping: an ATen operation with the name of a method of SpyreOpFuncs.
 
 Where Inductor would decompose such an operation, or has no lowering for it, the method wins: the
-operation stays whole while the graph is traced and is lowered to `ops.<name>`. Looked at anew for
-every graph, so that a method counts from the moment it is there.
+operation is not decomposed while the graph is traced and is lowered to `ops.<name>`. The methods
+are read for every graph, so that a new one takes effect at once.
 
 Example: with `SpyreOpFuncs.mish` defined, `aten.mish` is no longer x * tanh(softplus(x)).
 """

@@ -1,9 +1,9 @@
 """Lowers one node of the FX graph: to LoopLevelIR that the card can do, or to a fallback.
 
-In: an ATen operation with spyre tensors among its arguments. Out: what Inductor's lowering gives,
-each result a buffer of its own, since nothing may be inlined into its consumers: one OpFunc per
-operation. What a lowering made is checked; if the card cannot do it, it is taken back, and the
-operation becomes a step of the host, with the reason. Only here is the ATen operation still known.
+In: an ATen operation with spyre tensors among its arguments. Out: the result of Inductor's
+lowering, realised in a buffer, since nothing may be inlined into its consumers: one OpFunc per
+operation. The result is checked; if the card cannot compute it, the lowering is rolled back and the
+operation becomes a fallback with its reason. The ATen operation is not known after this stage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which nodes the card can do; what it cannot do becomes a fallback step inside of the graph."""
+"""Fallback decisions: which nodes the card can compute; the others become CPU fallbacks."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""How large integers can get: which int64 operations the card may do in its 32 bits.
+"""Integer range analysis: which int64 operations the card may compute in 32 bits.
 
-A range is kept for each buffer of a graph. It begins with the inputs, whose class is known when a
-graph is compiled (csrc/hooks/integers.h), and with constants; each node gets the range of what it
-computes. An int64 operation whose result may leave 32 bits raises TooLarge and becomes a step of
-the host, which computes in 64. So do all that read a result of the host that may be larger.
+Ranges are propagated forward, one for each buffer of a graph: from the inputs, whose class is known
+at compile time (csrc/hooks/integers.h), and from constants. An int64 operation whose result may
+overflow 32 bits raises TooLarge and becomes a CPU fallback, which computes in 64. So do all that
+read a result of a fallback that may be larger.
 
     positions (an input, below 2**24) + 1      at most 2**24: on the card
     positions * positions                      up to 2**48: on the host
     (positions * positions) % 7                on the host, and below 7 from there on
 
-int32 wraps around as on the CPU. Ranges of floats matter where they become integers.
+int32 wraps around as on the CPU. Ranges of floats matter where they are cast to integers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Inductor must know where tensors of the CPU and of the card meet in one operation.
+"""Operations with tensors of the CPU and of the card: promotes CPU scalars, or falls back.
 
-In: the arguments of an ATen operation, while it is lowered. Out: the arguments with a number of the
-CPU copied to the card (`numbers_moved`), or why the host does the operation (`meets_the_host`).
+In: the arguments of an ATen operation, while it is lowered. Out: the arguments with 0-D CPU tensors
+copied to the card (`numbers_moved`), or the reason for a fallback (`meets_the_host`).
 
     args, kwargs = numbers_moved(target, args, kwargs)
     reason = meets_the_host(target, args)  # "" when the card can do it

@@ -1,7 +1,7 @@
-"""From ATen operations to Inductor's LoopLevelIR, where the stock lowering does not fit the card.
+"""Registry of lowerings from ATen to LoopLevelIR, where the stock one does not fit the card.
 
 `@register_spyre_lowering(op)` takes priority for tensors on spyre; a lowering may return None to
-hand the operation on to the stock one. Operations of the card appear in LoopLevelIR as
+delegate to the stock one. Operations of the card appear in LoopLevelIR as
 `spyre_ops.<name>`; SpyreOpFuncs has a method of that name.
 
     @register_spyre_lowering(torch.ops.spyre.clamp.default)

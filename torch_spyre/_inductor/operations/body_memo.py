@@ -1,11 +1,11 @@
-"""What the bodies of nodes were found to do, for as long as that holds.
+"""Memoises traces of loop bodies, and invalidates them when a layout changes.
 
-The body of a node of LoopLevelIR is run to check it, to choose its layout, for its dependencies and
-for the plan. What comes out is the same each time, unless Inductor has given another layout to the
-node or to something that it reads in between:
+The body of a node of LoopLevelIR is traced to check it, to choose its layout, for its dependencies
+and for the plan. The trace is the same each time, unless Inductor has changed the layout of the
+node or of a buffer that it reads in between:
 
     buf1 reads buf0[p0, p1]    checked with buf0 as (4, 64), strides (64, 1)
-                               planned with strides (64, 1): as it was; with (1, 4): run again
+                               planned with strides (64, 1): a hit; with (1, 4): traced again
 """
 
 from __future__ import annotations

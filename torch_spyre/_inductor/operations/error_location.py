@@ -1,7 +1,7 @@
-"""Where something went wrong: the operation, its tensors and the line of the user's program.
+"""Error locations: adds the operation, its tensors and the user's source line to exceptions.
 
-In: a function that works on one operation, or one node. Out: the same, whose exceptions say what it
-worked on (`errors.py` has their classes).
+In: a function that works on one operation, or one node. Out: the same, whose exceptions carry the
+location (`errors.py` has their classes).
 
     @located
     def cost(op: Operation, ...): ...

@@ -1,13 +1,13 @@
-"""Index expressions with as few symbols in each quotient as their ranges allow.
+"""Simplifies index expressions: quotients and remainders of sums, by the ranges of their symbols.
 
-A view of a view divides a sum of symbols, which coordinates cannot express. Often the sum falls
-apart: with p0 < 12 and p2 < 16,
+A view of a view divides a sum of symbols, which coordinates cannot express. Often the division
+distributes over the sum: with p0 < 12 and p2 < 16,
 
     (16*p0 + p2) // 64   is   p0 // 4
     (16*p0 + p2) % 64    is   16*(p0 % 4) + p2
 
-Views of views of views have quotients inside of quotients. The inner ones are taken apart first and
-count as symbols of their own range in what is around them: with p0 < 6 and p1 < 2,
+Views of views of views have nested quotients. The inner ones are simplified first and become
+symbols with a range of their own in the outer expression: with p0 < 6 and p1 < 2,
 
     (p1 + 2*(p0 % 2) + 4*(p0 // 2)) // 4   is   p0 // 2
 """

@@ -1,7 +1,7 @@
-"""What maps to what: a method of SpyreOpFuncs for each operation of LoopLevelIR.
+"""Instruction selection: a method of SpyreOpFuncs maps each LoopLevelIR operation to OpFuncs.
 
-The list of what the front-end can do on the card. A method gets values (see `tracing`) and says
-which OpFunc computes the result; adding one is all a pointwise operation needs.
+All that the front-end can compute on the card. A method gets values (see `trace`) and returns the
+OpFunc that computes the result; adding one is all a pointwise operation needs.
 
     class SpyreOpFuncs:
         def relu(x): return opfunc("relufwd", x)

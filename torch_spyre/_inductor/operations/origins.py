@@ -1,4 +1,4 @@
-"""Where a node of LoopLevelIR comes from in the user's program."""
+"""Provenance of a node of LoopLevelIR: ATen operation and source line of the user's program."""
 
 from __future__ import annotations
 

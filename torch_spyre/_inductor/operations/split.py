@@ -1,6 +1,6 @@
-"""One OpFunc per operation: the expression of a node, cut into operations.
+"""Splits the expression tree of a node into operations of one OpFunc each.
 
-Temporaries between them live only there; constants become 0-D buffers.
+Values between them become temporaries; constants become 0-D buffers.
 
 Example: the body `ops.relu(ops.load("x", 32*p0 + p1) + 2.0)` becomes
 

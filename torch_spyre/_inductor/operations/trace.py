@@ -1,7 +1,7 @@
-"""The expression that a node of LoopLevelIR computes.
+"""Traces a node of LoopLevelIR into the expression tree that it computes.
 
 `trace` runs the body of a node with symbols for its loop variables. Operations are looked up in
-SpyreOpFuncs; what is not there raises NoOpFunc, and the node becomes a step on the host.
+SpyreOpFuncs; an unknown one raises NoOpFunc, and the node becomes a CPU fallback.
 """
 
 from __future__ import annotations

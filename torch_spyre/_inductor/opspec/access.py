@@ -1,4 +1,4 @@
-"""How each tensor of an aligned operation is walked over, read once for all of codegen.
+"""Access patterns of an aligned operation: extent and stride of each symbol in each tensor.
 
 In: an OpSpec in aligned form. Out: one `Access` for each tensor: which symbol walks over which
 axis, in which steps, and what lies along the stick. InvalidOpSpec when the form is not aligned.

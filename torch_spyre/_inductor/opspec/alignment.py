@@ -2,7 +2,7 @@
 
 In: an OpSpec whose coordinates are sums of digits of its symbols. Out: the same operation over more
 symbols (c0 is split where some tensor splits it: the inner part keeps the name, outer parts are
-z0, z1, ...) with axes split and fused to match. What cannot be said this way raises Misaligned.
+z0, z1, ...) with axes split and fused to match. Misaligned is raised where no such form exists.
 
 Example: x.flatten(0, 1) + y for (50, 10, 200) and (500, 200). x has Mod(c0, 10) and floor(c0/10)
 in two axes, y has c0 in one: c0 becomes 10 long, z0 50, and y's axis becomes two axes.

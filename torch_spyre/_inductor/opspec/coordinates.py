@@ -1,4 +1,4 @@
-"""Where the elements of a view lie on the card: coordinates over device axes.
+"""Coordinates: the device axes of a tensor as functions of iteration symbols.
 
 In: sympy expressions over iteration symbols (Inductor's FloorDiv and ModularIndexing included).
 Out: `Coordinate`, a sum of `Term`s and a constant, exact or refused with `Misaligned`. Everything

@@ -1,4 +1,4 @@
-"""Which core does what of an operation, and which part of each tensor it has.
+"""Core mapping: each core's slice of the iteration space, and its part of each tensor.
 
 In: an OpSpec, aligned, and how many slices each dimension is cut into. Out: the slice of every
 dimension that each core computes, and for each tensor a CoreView.

@@ -1,7 +1,7 @@
-"""What operations that differ only in addresses have in common.
+"""Frames: the address-independent part of an operation, memoised by content.
 
-In: an OpSpec, aligned and divided over cores. Out: its Frame: which core does what, and how many
-bytes after the start of a tensor each core's data begins. Made once for equal content.
+In: an OpSpec, aligned and divided over cores. Out: its Frame: the core mapping, and the byte offset
+of each core's data from the start of each tensor. Memoised by content.
 
 Example: `frame_of(add).offsets[0][1]` is how far from the first tensor's start the second core
 begins.

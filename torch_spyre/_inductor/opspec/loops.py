@@ -1,4 +1,4 @@
-"""Counted loops: how far each tensor's address moves per iteration, and loops written out.
+"""Counted loops: the stride of each tensor's address per iteration, and loop unrolling.
 
 In: OpSpecs inside of LoopSpecs; the tensors keep their full device_size and the iteration space is
 that of one tile. Out: strides in bytes, or a flat list of operations.

@@ -1,4 +1,4 @@
-"""Moves of a tensor from scratchpads to other scratchpads, over the ring (`ringmove`).
+"""Moves of a tensor between scratchpads over the ring (`ringmove`).
 
 In: the views that a tensor has and should have (`core_views`). Out: an OpSpec. Its dimensions are
 the digits of `ring.Route`; `op_info["ring"]` has for each of its two tensors the slices of each

@@ -1,8 +1,8 @@
-"""OpSpecs as text: a Python list of constructors, one tensor per line.
+"""Printer and parser of OpSpecs: a Python list of constructors, one tensor per line.
 
-In: OpSpecs, LoopSpecs, UnimplementedOps. Out: text that is the same for the same operations, and
-the way back. It stands in generated wrappers and in debug directories, and is the key of caches.
-Symbols come back without assumptions, which nothing depends on.
+In: OpSpecs, LoopSpecs, UnimplementedOps. Out: deterministic text, and the parser for it. Generated
+wrappers and debug directories contain it, and it is a cache key. Parsed symbols have no
+assumptions, which nothing depends on.
 
 Example: `parse(dump([op])) == [op]`.
 """

@@ -1,4 +1,4 @@
-"""Rules of OpSpecs, and of the shape of SuperDSC files.
+"""Validator of OpSpecs, and of the schema of SuperDSC files.
 
 In: an OpSpec as codegen takes it (aligned, divided over cores), or the JSON of a file. Out:
 nothing, or InvalidOpSpec with the rule, the place, what was found and what is allowed. Runs in

@@ -1,8 +1,8 @@
-"""Addresses of intermediates in device memory: those that do not live at the same time share.
+"""Memory planning of intermediates in device memory: buffers with disjoint live ranges share bytes.
 
-In: for each buffer its bytes and the numbers of the first and the last operation that uses it. Out:
-addresses and how many bytes all of it takes: first fit in the order of time, and where that takes
-more than what lives at one time, the search that lays out scratchpads.
+In: for each buffer its bytes and its live range, as numbers of operations. Out: addresses and the
+size of the pool: first fit in program order, and where that exceeds the peak of live bytes, the
+allocator of scratchpads.
 
 Example: `place({x: Life(0, 1, 4096), y: Life(20, 21, 4096)})` puts both at address 0.
 """

@@ -1,4 +1,4 @@
-"""Buffers of Inductor's graph as ours: sizes, the layouts of inputs, what lies in what.
+"""Buffers of Inductor's graph as ours: sizes, layouts of inputs, aliases.
 
 In: names of Inductor's graph (`V.graph`). Out: a Buffer for each, with the layout it comes with.
 """

@@ -1,7 +1,7 @@
-"""Layouts of a whole graph, and which buffers need memory of their own.
+"""Layout assignment of a whole graph, and which buffers are internal to a kernel.
 
 In: a Planning with operations. Out: the same, every buffer with a layout, with the restickify
-operations where layouts do not suit, and `plan.internal`: what lives inside of one kernel.
+operations where users disagree, and `plan.internal`: buffers with a live range in one kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels of a graph: stretches of nodes between two steps that the host does.
+"""Kernel partitioning: maximal runs of nodes between two steps of the host.
 
 In: the scheduler's nodes in their final order. Out: a Planning whose kernels have the operations of
 their nodes, one OpFunc each.

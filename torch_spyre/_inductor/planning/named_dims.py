@@ -1,4 +1,4 @@
-"""Names of dimensions, carried through a graph (`propagate_named_dims.py` is where they are given).
+"""Propagates names of dimensions through a graph (`propagate_named_dims.py` declares them).
 
 In: operations in order, over buffers of which some are named inputs. Out: for each operation the
 names of its symbols. A view is an index expression here, so names go through views by strides: a

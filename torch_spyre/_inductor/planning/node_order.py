@@ -1,4 +1,4 @@
-"""The order of the scheduler's nodes, so that kernels are few and each weight is one step.
+"""Reorders scheduler nodes, so that kernels are few and an optimizer updates weight by weight.
 
 In: scheduler nodes in order. Out: the same nodes in another one. A transfer of an input is a step
 of the host and cuts what is around it into two kernels; in front it cuts nothing. The static cache

@@ -1,8 +1,8 @@
-"""What an operation costs on the card with a given division: the front-end's way to the model.
+"""Cost of an operation for a given division: the front-end's interface to the cost model.
 
 In: an aligned OpSpec. Out: a Pricer, which gives the Work of the operation for any slices, and so
-its Price (card_model/cost_model.py). The back-end prices the same operation when it has become a
-SuperDSC; a test holds both to the same numbers.
+its Price (card_model/cost_model.py). The back-end prices the same operation from its
+SuperDSC; a test checks that both agree.
 
 Example: `Pricer(op).price({c0: 32, c1: 1}).us`.
 """

@@ -1,7 +1,6 @@
 """The plan of a graph: which nodes become which kernels, with which layouts and addresses.
 
-`Planning` is what the stages of the planner work on and hand on; `GraphPlan` is what is left of it
-when they are done.
+`Planning` is the mutable state that the planning stages share; `GraphPlan` is their result.
 """
 
 from __future__ import annotations

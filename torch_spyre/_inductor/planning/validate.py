@@ -1,4 +1,4 @@
-"""Rules of a plan, checked after the stages that make it (`pipeline.py`, SPYRE_VALIDATE=1).
+"""Validator of plans, run after the stages that make them (`pipeline.py`, SPYRE_VALIDATE=1).
 
 In: a Planning. Out: nothing, or BrokenRule with the node, the rule, what was found and what is
 allowed. The rules of OpSpecs by themselves are in opspec/validate.py.

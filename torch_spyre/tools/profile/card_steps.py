@@ -1,4 +1,4 @@
-"""How long the card's steps take on this host, with the lines of the model that they come from.
+"""Host time of each step of the emulated card, with the source lines it comes from.
 
 In: a compiled function. Out: a `Step` for each step of its programs: what it computes, how often it
 ran in a call, the time, and what the card's clock says. The card does the measuring

@@ -1,8 +1,8 @@
-"""Where the time of Python code goes, by looking at it many times a second.
+"""Sampling profiler of Python code, by phase of compilation.
 
 In: a block of code. Out: seconds by phase (which part of PyTorch or of this package was at work)
-and by function. A thread looks at the stack of the others every few milliseconds; the code runs
-nearly as fast as without, and generated code, C++ and imports show up where they were called.
+and by function. A thread samples the stacks of the others every few milliseconds; the overhead is
+small, and generated code, C++ and imports are attributed to their callers.
 
     with Sampler() as sampler:
         torch.compile(model)(x)

@@ -1,14 +1,14 @@
-"""Which core computes what, for a kernel as a whole: the division with the least modelled time.
+"""Joint work division of a kernel: candidates per operation, minimal modelled time in all.
 
 In: the operations of a kernel as aligned OpSpecs, with the names of their buffers. Out: the OpSpecs
-with slices. Every legal division of an operation is priced (`pricing`); what an operation pays
-depends on its neighbours, because a tensor can stay in scratchpads only where those who use it
-divide it in the same way (`scratchpad/estimate`). Where scratchpads are not planned, each operation
-has its own cheapest division.
+with slices. Every legal division of an operation is priced (`op_cost`); the cost of an operation
+depends on its neighbours, because a tensor can stay in scratchpads only where its users divide it
+in the same way (`scratchpad/estimate`). Without scratchpad planning each operation takes its own
+cheapest division.
 
-Search (`choose_division`): three starts (the documented division, each operation's cheapest, and
-one that goes through the kernel and prefers what its inputs have), each improved one operation at a
-time until nothing gets better. Deterministic, and never worse than the documented division.
+Search (`choose_division`): coordinate descent from three starts (the documented division, each
+operation's cheapest, and a greedy pass that prefers the division of the inputs). Deterministic,
+and never worse than the documented division.
 
 Example: `best_divisions([spec], [["x", "y", "z"]], cores=32, max_span=CARD.span_bytes)[0]`.
 """

@@ -1,14 +1,14 @@
-"""The search for the divisions of a kernel: local changes, and what each of them would cost.
+"""Local search for the divisions of a kernel, with incremental cost updates.
 
 In: for each operation its candidates with their views of its tensors (`candidates.Options`),
 and which buffers they share. Out: choices, one candidate for each operation.
 
-A choice costs what its operations cost, given which of their tensors stay in scratchpads, and what
-the copies and moves cost that bring them there (`scratchpad/estimate`, buffer by buffer). A
-`_State` is a choice with all these numbers. A change of one operation touches the estimates of its
-own buffers, and of other operations those alone whose tensors come or go by that: only these are
-priced again. What is best for an operation depends on a few neighbours; layers that are alike ask
-the same question, which is answered once.
+The cost of a choice is that of its operations, given which of their tensors are LX-resident, plus
+that of the copies and moves into scratchpads (`scratchpad/estimate`, buffer by buffer). A `_State`
+is a choice with all these numbers. A change of one operation invalidates the estimates of its own
+buffers, and the prices of those operations whose tensors become resident or stop being so: only
+these are recomputed. The best candidate of an operation depends on few neighbours, so it is
+memoised across identical layers.
 
 Example: `search.improve([0] * len(options))`.
 """

@@ -1,7 +1,7 @@
 """The documented cost model for the division of one matmul.
 
 In: sizes of batch, rows, columns and depth, and the number of cores. Out: the division that the
-model likes best, and what it thinks that each costs. It is part of the mode `documented` of
+model prefers, and its cost of each. It is part of the mode `documented` of
 `documented_rules`; plans of the mode `joint` are priced by card_model/cost_model.py instead.
 
 Example: `best_split(1, 512, 4096, 4096, 32, 64, 64)` is (1, 4, 8, 1).

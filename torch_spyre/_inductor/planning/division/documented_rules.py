@@ -1,4 +1,4 @@
-"""Which core computes what, operation by operation: the documented rules.
+"""Work division of one operation at a time: the documented rules.
 
 In: an aligned OpSpec, the number of cores, and the most that one core may address of one tensor.
 Out: the OpSpec with the numbers of slices filled in. Three passes: slices that the span limit

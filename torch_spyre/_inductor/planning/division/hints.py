@@ -1,4 +1,4 @@
-"""Divisions that the program asks for (`spyre_hint(work_div=...)`), by names of dimensions.
+"""Work division hints (`spyre_hint(work_div=...)`), by names of dimensions.
 
 In: operations, their OpSpecs and the names of their symbols. Out: the OpSpecs with the slices of
 the hints, or a refusal that says what is allowed.

@@ -1,1 +1,1 @@
-"""Scratchpads: what stays in LX (`residency`), and at which addresses (`lx_addresses`)."""
+"""Scratchpad allocation: which buffers are LX-resident (`residency`), at which addresses."""

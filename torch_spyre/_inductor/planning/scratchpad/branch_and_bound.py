@@ -1,12 +1,11 @@
-"""The exact solver, for few buffers: branch and bound over what stays, then over where.
+"""Exact scratchpad allocation for few buffers: branch and bound over residents, then addresses.
 
-Choosing goes from the most valuable candidate on, with what is left as the bound and the bytes at
-each time as the first test. A choice is placed in the order of addresses: in every layout one can
-push all stays down until each lies on another one or on the ground, so it is enough to try, from
-the ground up, each next stay on top of those below it. Stays that take one another's place are one
-piece there.
+Residents are chosen from the most valuable candidate on; the bound is the sum of what is left, and
+the live bytes at each time prune first. Addresses are tried in ascending order: every allocation
+can be compacted until each stay rests on another one or on address 0, so it is enough to try each
+next stay on top of those below it. Stays that share bytes (in-place results) are packed as one.
 
-With the extra `plan` (OR-Tools) the same problem goes to CP-SAT, which also manages more buffers.
+With the extra `plan` (OR-Tools) CP-SAT solves the same problem, also for more buffers.
 """
 
 from __future__ import annotations

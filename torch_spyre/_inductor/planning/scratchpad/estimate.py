@@ -1,8 +1,8 @@
-"""What the plan of scratchpads will do with one buffer, before it is known whether all fit.
+"""Estimates scratchpad residency of one buffer, ignoring capacity.
 
 In: how each user of a buffer divides it. Out: which uses can be in scratchpads together
-(`arrange`), and what the copies and moves cost that bring it there (`estimate`). `residency` does
-what `arrange` says where there is room; the search for divisions asks for estimates very often.
+(`arrange`), and the cost of the copies and moves that bring it there (`estimate`). `residency`
+follows `arrange` where the capacity allows; the search for divisions calls `estimate` very often.
 
 A family has one view that its operation writes, or that is loaded from memory; views of others are
 made from it by moves over the ring, where that is faster than going through memory.

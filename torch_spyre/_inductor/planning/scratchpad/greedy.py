@@ -1,10 +1,10 @@
-"""The three solvers of the documented system: a buffer stays for all of its life, or not at all.
+"""The documented solvers: a buffer stays for its whole live range, or not at all.
 
-greedy    walks over time, and gives what begins the first room that there is
-firstfit  the most useful buffers first, each into the first gap of its lifetime
+greedy    linear scan over time, first fit
+firstfit  the most useful buffers first, each into the first gap of its live range
 bestfit   the same, into the tightest gap
 
-They are here to compare with; `search` is better.
+Baselines for comparison; `search` is better.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a layout of a scratchpad is made of: buffers with uses, and stays in the scratchpad.
+"""Live ranges of scratchpad allocation: buffers with uses, and their stays in LX.
 
 Time is the number of an operation. A buffer is used at some times; while it stays in the scratchpad
 its uses cost no device memory traffic. A stay holds bytes of the scratchpad from its first time to

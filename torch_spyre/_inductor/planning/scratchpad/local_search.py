@@ -1,10 +1,10 @@
-"""The default solver: list scheduling, then branch and bound for few buffers or local search.
+"""The default scratchpad allocator: greedy orders, then branch and bound or local search.
 
 Candidates are placed one after the other, each where it fits, in several orders. If that does not
 save everything, few of them go to branch and bound, and of many the best order is improved by
-bringing forward what found no room, and by exchanges. What still has no room may be moved: it stays
-at one place until some use and at another one from there on. All of it is bounded by a count of
-work and not by the clock, so that the same graph has the same plan everywhere.
+bringing forward what did not fit, and by exchanges. What still does not fit may be split: it stays
+at one address until some use and at another one from there on. The budget is a count of steps and
+not a time, so that the same graph has the same plan everywhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Layouts of scratchpads: what stays in LX, where, and from when to when.
+"""Scratchpad allocation: which live ranges stay in LX, and at which addresses.
 
-In: buffers with the times of their uses. Out: the same with their stays, chosen so that little is
-moved between device memory and cores. Pure Python; `residency` is the pass over a kernel.
+In: buffers with the times of their uses. Out: the same with their stays, chosen to minimise traffic
+between device memory and cores. Pure Python; `residency` is the pass over a kernel.
 
     plan_layout([LifetimeBoundBuffer("a", 1024, (0, 1)), ...])[0].address
 

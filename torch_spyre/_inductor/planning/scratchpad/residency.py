@@ -1,14 +1,14 @@
-"""The pass that decides what stays in the scratchpads of a kernel.
+"""Scratchpad residency pass: which buffers of a kernel stay in LX.
 
 In: operations in order, divided over cores, and which buffers are arguments. Out: operations (with
 copies into scratchpads and out of them, where they pay), their OpSpecs, and the address of each
 buffer that stays. The time of the planner is the number of an operation.
 
-A core reads its own scratchpad only, so what stays must be divided in the same way by all who use
-it (`core_views`). Those who divide it otherwise read it in memory: then it is in both.
+A core reads its own scratchpad only, so all users of an LX-resident buffer must divide it in the
+same way (`core_views`). Users with another division read it in memory: then it is in both.
 
     written in LX by its operation, read there          an intermediate
-    ... and copied out behind that                      a result, or others want it in memory too
+    ... and copied out after that                       a result, or others want it in memory too
     copied in before its first reader                   an input, or something that was evicted
     moved over the ring before its first reader         others divide it differently
 """

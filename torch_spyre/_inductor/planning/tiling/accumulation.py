@@ -1,4 +1,4 @@
-"""Reductions over a dimension that is cut into tiles: partial results are added up in the loop.
+"""Accumulation of tiled reductions: partial results are combined in the loop.
 
 In: a reduction or a matmul. Out: three operations in its place: one that fills the result with the
 identity of the reduction, before the loop; the reduction itself, of one tile, into a buffer of its

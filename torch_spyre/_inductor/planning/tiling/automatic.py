@@ -1,12 +1,11 @@
-"""The compiler's own loops: groups of operations whose intermediates do not fit into scratchpads.
+"""Automatic tiling: loops over groups of operations whose intermediates exceed the scratchpads.
 
 In: the operations of a kernel in order, as aligned OpSpecs. Out: a tree of operations and loops
 (`tiling`). A group is a stretch of operations from the one that writes a large intermediate to the
 last that reads it: scores, softmax and the product with values; both products of an MLP. It is
 tried in tiles of each dimension that the group keeps (rows, heads, batches), in as few as fit, and
-each trial is planned like a kernel: divided over cores, with what then stays in scratchpads. The
-cheapest by the model of device time is taken if it is cheaper than no loop at all. The last tile
-may be a smaller one.
+each trial is planned like a kernel: divided over cores, with its scratchpad residency. The cheapest
+by the cost model is taken if it is cheaper than no loop at all. The last tile may be smaller.
 
 Example: attention of 12 heads over 2048 tokens has 96 MB of scores, three heads of it 24 MB. In a
 loop over heads scores never leave the scratchpads.

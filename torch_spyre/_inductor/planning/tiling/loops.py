@@ -6,9 +6,9 @@ OpSpecs have the size of a tile as if that were all there is. So what is inside 
 like a kernel of its own; only when it is placed (`Frames`), tensors that live outside of the loop
 get their whole size back, and addresses that move from tile to tile.
 
-An operation stays in a loop as long as it finds there what it needs: what it reads was written by
-the same iteration, at the same place. One that needs all tiles (the reader of a sum over them), or
-that has no such dimension, goes before or behind the loop.
+An operation stays in a loop as long as its inputs were written by the same iteration, in the same
+tile. One that needs all tiles (the reader of a sum over them), or that has no such dimension, is
+hoisted before or sunk after the loop.
 
 Example: (128, 256) float16 in four tiles of rows is [4, 128, 64] on the card, a tile [4, 32, 64]
 inside of the loop; from one to the next it is 32 rows, 4096 bytes, and its sticks stay 128 rows
