@@ -60,7 +60,7 @@ def test_our_entries_are_taken_out_of_the_value(settings, others, levels):
 
 @pytest.mark.parametrize("settings", ["spyre.gpu", "spyre:LOUD", "+spyre.", "spyre::DEBUG"])
 def test_an_entry_that_makes_no_sense_is_a_warning(settings):
-    with pytest.warns(UserWarning, match="is left out"):
+    with pytest.warns(UserWarning, match="is ignored"):
         assert logs.take_settings(settings) == ("", {})
 
 

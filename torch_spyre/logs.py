@@ -177,7 +177,7 @@ def take_settings(settings: str) -> tuple[str, dict[str, int]]:
 def _level_of(entry: str, name: str) -> int | None:
     if name not in COMPONENTS:
         known = ", ".join(COMPONENTS)
-        warnings.warn(f"TORCH_LOGS: '{entry}' is left out, components are {known}", stacklevel=2)
+        warnings.warn(f"TORCH_LOGS: '{entry}' is ignored, components are {known}", stacklevel=2)
         return None
     _, colon, level = entry.partition(":")
     if not colon:
@@ -185,7 +185,7 @@ def _level_of(entry: str, name: str) -> int | None:
     try:
         return parse_level(level)
     except ValueError as problem:
-        warnings.warn(f"TORCH_LOGS: '{entry}' is left out, {problem}", stacklevel=2)
+        warnings.warn(f"TORCH_LOGS: '{entry}' is ignored, {problem}", stacklevel=2)
         return None
 
 

@@ -267,7 +267,7 @@ def test_many_at_once(tmp_path):
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_a_broken_bundle_leaves_nothing_behind(tmp_path):
+def test_a_broken_bundle_leaves_no_files(tmp_path):
     directory = bundle_copy(tmp_path)
     (directory / "sdsc_1.json").unlink()
     with pytest.raises(BundleError, match=r"unknown file 'sdsc_1\.json'"):

@@ -44,7 +44,7 @@ MACHINE = {"processor": "one", "cores": 2}
 
 
 class Clock:
-    """Time that passes only when somebody waits."""
+    """A clock that advances only in waits."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -133,7 +133,7 @@ def test_a_run_can_be_read_from_a_commit(tmp_path: Path) -> None:
     assert load(tmp_path / "memory.json", "HEAD") is None
 
 
-def test_rows_that_were_measured_anew_replace_those_of_the_last_run() -> None:
+def test_rows_that_were_measured_again_replace_those_of_the_last_run() -> None:
     again = replace(ROWS[0], ours=7.0)
     old = [*ROWS, replace(ROWS[0], name="gone")]
     assert merged([again], old, ["fast", "slow"]) == [again, ROWS[1]]

@@ -168,7 +168,7 @@ def test_a_killed_process_leaves_nothing_that_counts(store: Store) -> None:
     while len(list(store.root.iterdir())) < 2 or not any(store.root.glob(".new-*/inner/*")):
         time.sleep(0.01)
     store.trim()
-    assert any(store.root.glob(".new-*")), "somebody works on it"
+    assert any(store.root.glob(".new-*")), "a process is writing it"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert store.find("a", KEY) is None

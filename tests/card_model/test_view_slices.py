@@ -55,7 +55,7 @@ def test_three_heads_on_a_core_are_no_plain_share():
     "changed",
     [
         {"offset": 384},  # begins in the second row
-        {"sizes": (7, 12, 128, 32)},  # a batch is left out
+        {"sizes": (7, 12, 128, 32)},  # no batch
         {"strides": (49152, 32, 384, 0)},
     ],
 )

@@ -223,7 +223,7 @@ def test_inputs_are_changed_in_place() -> None:
     assert (card[2].cpu().double() - wide[2]).abs().max() <= wide[2].abs().max() * 2.0**-8
 
 
-def test_a_tensor_in_another_layout_is_laid_out_anew() -> None:
+def test_an_argument_in_another_layout_is_copied_into_the_kernels_layout() -> None:
     from torch_spyre._C import SpyreTensorLayout
     from torch_spyre._inductor.counters import counters
 
@@ -473,7 +473,7 @@ def test_no_pair_of_nodes_is_compared_for_fusion() -> None:
     assert torch.allclose(told.result.cpu().float(), f(a.float()), rtol=0.02)
 
 
-def test_nobody_looks_for_ancestors_where_nothing_is_fused() -> None:
+def test_ancestors_are_not_computed_where_nothing_is_fused() -> None:
     """Unless a pass of a user works on the scheduler's nodes: it finds what Inductor promises."""
     from torch_spyre._inductor.passes import add_pass, remove_pass
 

@@ -301,7 +301,7 @@ def reuse_too_early(items: list[Item], rng: random.Random) -> list[Item] | None:
 
 
 def drop_restickify(items: list[Item], rng: random.Random) -> list[Item] | None:
-    """A copy between layouts, or a move between scratchpads, is left out."""
+    """A copy between layouts, or a move between scratchpads, is omitted."""
     copies = [at for at in _steps(items) if isinstance(items[at], (Copy, Ring))]
     if not copies:
         return None

@@ -35,7 +35,7 @@ def times_slower(kind: Kind) -> float:
     for _ in range(TRIES):
         without = cost(call, 15).processor
         with torch.spyre.sanitizer():
-            call()  # it came anew: memory from before counts as data
+            call()  # it was allocated again: memory from before counts as data
             tries.append(cost(call, 8).processor / without)
         if tries[-1] <= LIMIT:
             break

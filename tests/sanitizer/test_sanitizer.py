@@ -91,7 +91,7 @@ def test_compiled_programs_have_names_and_lines():
     assert '"arg0_1"' in names
 
 
-def test_the_host_may_read_a_tensor_that_nobody_wrote_but_not_a_half_written_one():
+def test_the_host_may_read_an_unwritten_tensor_but_not_a_half_written_one():
     with torch.spyre.sanitizer():
         torch.empty(4, 100, dtype=torch.float16, device="spyre").cpu()
         half_written = torch.empty(4, 100, dtype=torch.float16, device="spyre")

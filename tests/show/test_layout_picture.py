@@ -162,7 +162,7 @@ def test_the_legend_tells_shape_layout_format_bytes_and_padding():
         assert fact in summary
 
 
-def test_long_axes_are_left_out_in_the_middle_and_say_so():
+def test_the_middle_of_long_axes_is_marked_as_omitted():
     root = parse(
         draw_layout(Layout([8, 256, 64], [64, 512, 1]), host_size=(256, 512), max_sticks=12)
     )

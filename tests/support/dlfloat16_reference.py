@@ -22,7 +22,7 @@ def decode(code: int) -> float:
     return sign * math.ldexp(512 + fraction, exponent - 31 - 9)
 
 
-MAGNITUDES = [decode(code) for code in range(0x7FFE)]  # ascending, infinity and NaN left out
+MAGNITUDES = [decode(code) for code in range(0x7FFE)]  # ascending, without infinity and NaN
 _PAST_LARGEST = (MAGNITUDES[-1] + math.ldexp(512 + 510, 63 - 31 - 9)) / 2
 _TABLE = torch.tensor(MAGNITUDES, dtype=torch.float64)
 

@@ -1,7 +1,7 @@
 """All tests with the sanitizer on: `make test-sanitized`, or `SPYRE_SANITIZE=1` before pytest.
 
-A finding fails the test in which it is made, also when somebody catches the error. The last lines
-say how many launches were checked. What is left out, and why, is the list below: nothing else is.
+A finding fails the test in which it is made, also when the error is caught. The last lines
+say how many launches were checked. Exclusions, with reasons, are the list below.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 import torch_spyre._C as _C
 
-# The begin of a test's name, and why it is left out.
+# The prefix of a test's name, and why it is excluded.
 EXCLUDED = {
     "tests/sanitizer/": "switches the sanitizer on and off itself, and seeds faults",
 }

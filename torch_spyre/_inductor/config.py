@@ -107,7 +107,7 @@ allow_all_ops_in_lx_planning: bool = True
 # Whose results may stay: "all", or only those of "reductions".
 lx_residents: str = "all"
 
-# A result may take the place of an operand that nobody needs any more.
+# A result may reuse the bytes of an operand that is dead (in place).
 lx_in_place: bool = True
 
 # GLOBAL_STICK_OPTIMIZER: choose layouts for the whole graph at once. 0: operation by operation.

@@ -62,7 +62,7 @@ PIPELINE = (
     Stage("optimizer_float32", "fx", optimizer_float32.compute_in_float32,
           "weights of 16 bits are updated in float32, as on the CPU"),
     Stage("count_last", "fx", cleanup.count_last,
-          "counters of layers are computed behind them all"),
+          "counters of layers are computed after all layers"),
     Stage("late", "fx", None, "users' passes"),
 
     Stage("pre_scheduling", "loops", None,

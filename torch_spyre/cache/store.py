@@ -49,12 +49,12 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UntrustedDirectory(OSError):
-    """A directory whose content somebody else could have written."""
+    """A directory that another user can write to."""
 
 
 def private_directory(path: Path) -> Path:
     """A directory of this user alone, made if it is not there. Raises UntrustedDirectory if it
-    belongs to somebody else, OSError if it cannot be made."""
+    belongs to another user, OSError if it cannot be made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -63,7 +63,7 @@ def private_directory(path: Path) -> Path:
         raise UntrustedDirectory(
             errno.EPERM,
             f"belongs to user {found.st_uid} and not to {os.geteuid()}: programs would be loaded "
-            "from files that somebody else wrote. Delete it, or set TORCHINDUCTOR_CACHE_DIR to a "
+            "from files that another user wrote. Delete it, or set TORCHINDUCTOR_CACHE_DIR to a "
             "directory of your own",
             str(path),
         )
@@ -227,7 +227,7 @@ def _read_ours(path: Path) -> bytes:
 def _check_owner(found: os.stat_result, kind: Callable[[int], bool], path: Path) -> None:
     others = stat.S_IMODE(found.st_mode) & _OTHERS_WRITE
     if found.st_uid != os.geteuid() or others or not kind(found.st_mode):
-        raise UntrustedDirectory(errno.EPERM, "somebody else could have written this", str(path))
+        raise UntrustedDirectory(errno.EPERM, "another user can write to it", str(path))
 
 
 def _write_manifest(work: Path, key: str) -> int:
@@ -305,7 +305,7 @@ def _remove_abandoned(path: Path) -> None:
         if _try_lock(handle, 0):
             _remove(path)
     except OSError:
-        pass  # a disk without locks: nobody can say whether it is abandoned
+        pass  # a disk without locks: it may still be in use
     finally:
         os.close(handle)
 

@@ -85,8 +85,8 @@ def core_view(
 
 
 def trimmed(view: CoreView) -> CoreView:
-    """The same without the cores behind the last one that has a part, and without what those in
-    between would have: views of those who have the same parts are equal then."""
+    """The canonical form: no cores after the last one that has a part, and no slices for idle cores
+    in between, so that views with the same parts compare equal."""
     held = set(view.holding_cores)
     cores = max(held) + 1
     shares = [

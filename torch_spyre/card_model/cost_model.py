@@ -83,7 +83,7 @@ class Flow:
 
     @cached_property
     def bursts(self) -> int:
-        """Transfers of up to 4096 bytes that lie one behind the other."""
+        """Transfers of up to 4096 contiguous bytes."""
         run, pieces, together = self.unit, 1, True
         for axis in sorted(self.axes, key=lambda a: a.stride):
             if together and axis.stride == run:

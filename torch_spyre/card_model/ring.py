@@ -204,8 +204,8 @@ def _traffic(transfers: Sequence[Transfer], size: int) -> tuple[int, int]:
             reach[0] = max(reach[0], ahead)
         else:
             reach[1] = max(reach[1], CARD.cores - ahead)
-    # How many more than over the link before: a reach adds at its first link and ends behind its
-    # last one. Twice around, because it may begin near the end.
+    # A difference array over the links: a reach adds at its first link and ends after its last.
+    # Twice around, because it may begin near the end.
     changes = [[0] * (2 * CARD.cores + 1) for _ in range(2)]
     total = 0
     for (source, _), (ahead, back) in farthest.items():

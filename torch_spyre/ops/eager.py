@@ -59,7 +59,7 @@ def eager_counts() -> dict[str, int]:
 
 
 def reset_eager_counts() -> None:
-    """Start counting anew."""
+    """Reset the counters."""
     _C._reset_eager_counts()
 
 
@@ -152,8 +152,8 @@ def find_epoch() -> int:
 
 
 def _watch_settings() -> None:
-    """Programs count for the settings that they were compiled with. As long as a process leaves
-    those of the environment alone, nobody has to compare."""
+    """Programs are valid for the settings that they were compiled with. Until a process changes
+    those of the environment, no comparison is needed."""
     global _watched
     if _watched:
         return

@@ -101,7 +101,7 @@ class GraphBreak:
 
 @dataclass
 class Explanation:
-    """What became of a function. Prints as a table."""
+    """How a function was compiled. Prints as a table."""
 
     graphs: list[str] = field(default_factory=list)
     """The code of each graph that was compiled for the card."""
@@ -268,7 +268,7 @@ def _sharing(bundle: str) -> list[str]:
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Compile `function`, call it with the arguments, and say what became of it."""
+    """Compile `function`, call it with the arguments, and report what was compiled."""
     if not callable(function):
         raise TypeError(f"explain() takes a function and its arguments, got {function!r}")
     # Dynamo must not be imported by `import torch_spyre`.

@@ -49,7 +49,7 @@ def draw_layout(
             whole storage is drawn and what the view does not select is grey.
         host_size: the host shape that a layout is for; needed with a layout, refused with a tensor.
         host_strides: its strides in elements, row-major if not given.
-        max_sticks: how many sticks to draw at most; the middle of long axes is left out.
+        max_sticks: how many sticks to draw at most; the middle of long axes is omitted.
         title: the heading; by default the kind and shape of what is drawn.
 
     Raises:

@@ -404,7 +404,7 @@ def _indices(visible: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
 def _with_gaps(
     shown: Sequence[int], size: int
 ) -> Iterator[tuple[int, tuple[int, int]] | tuple[None, tuple[int, int]]]:
-    """The shown indices, and (None, (first, last)) where some are left out."""
+    """The shown indices, and (None, (first, last)) where some are omitted."""
     expected = 0
     for i in shown:
         if i > expected:

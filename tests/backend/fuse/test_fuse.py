@@ -110,7 +110,7 @@ def test_float32_needs_no_rounding(tmp_path):
     assert count(tile, ROUND) == 0
 
 
-def test_rounding_before_relu_is_left_to_the_store_unless_somebody_else_reads_it(tmp_path):
+def test_rounding_before_relu_is_fused_into_the_store_if_it_has_no_other_reader(tmp_path):
     sub = binary("sub", ROWS.at(0), ROWS.at(1), pool(0))
     relu = unary("relufwd", pool(0), pool(1))
     (tile,) = scheduled(tmp_path / "one", [sub, unary("relufwd", pool(0), ROWS.at(2))])
@@ -416,7 +416,7 @@ def test_a_value_that_lies_between_the_sticks_of_another_one_does_not_free_it(tm
     assert first.name == "0_exp+1_neg" and len(stores(first)) == 2
 
 
-def test_without_a_pool_nothing_is_left_out(tmp_path):
+def test_without_a_pool_no_store_is_eliminated(tmp_path):
     operations = [unary("exp", ROWS.at(0), ROWS.at(1)), unary("neg", ROWS.at(1), ROWS.at(2))]
     bundle = read_bundle(write_bundle(tmp_path, operations, symbolic=False))
     (tile,) = steps_of(bundle)
@@ -487,7 +487,7 @@ def test_a_step_is_moved_when_nothing_is_in_the_way(tmp_path):
     assert sorted(names(steps)) == ["0_exp+2_neg", "1_tanh"]
 
 
-def test_a_step_that_overwrites_an_input_elsewhere_stays_behind(tmp_path):
+def test_a_step_that_overwrites_an_input_elsewhere_is_not_fused(tmp_path):
     # exp reads rows 0..127 of argument 0; the last one writes them one row further down.
     shifted = ROWS.at(0, 128, gap={"mb": 1})
     operations = [

@@ -99,7 +99,7 @@ def test_the_axis_nearest_to_the_stick_of_the_output_is_innermost(tmp_path):
     assert tile.operands[0].strides == (128, 6 * 4 * 128, 4 * 128)
 
 
-def test_dimensions_of_one_point_are_left_out_but_the_stick_stays(tmp_path):
+def test_dimensions_of_one_point_are_dropped_but_the_stick_stays(tmp_path):
     sizes = {"mb": 4, "x": 1, "out": 64}
     tile = lowered(
         tmp_path, op("exp", sizes, [T(["mb", "x", "out"])], T(["mb", "x", "out"], where=1),

@@ -103,7 +103,7 @@ def test_works_count_exactly_the_sticks_that_steps_touch(function, shapes, cores
         expected = [(f.writes, f.total_bytes) for f in work.flows]
         found = touched(step)
         if isinstance(step, Tile) and any(o.limits and max(o.limits) >= 0 for o in step.operands):
-            continue  # parts of sticks are left out: the walk is longer than the tensor
+            continue  # parts of sticks are skipped: the walk is longer than the tensor
         assert found == expected, operation.name
         compared += 1
     assert compared

@@ -70,7 +70,7 @@ def test_another_model_does_not_see_them(store):
     assert model.asked == TEXTS and not made.problem
 
 
-def test_embeddings_that_are_no_longer_the_same_are_all_made_anew_and_kept(store):
+def test_changed_embeddings_are_all_recomputed_and_cached(store):
     recall(store, TEXTS, Model())
     model = Model(1.0)
     made = recall(store, TEXTS, model)

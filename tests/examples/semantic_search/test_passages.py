@@ -51,7 +51,7 @@ def test_paragraphs_items_and_rows_of_a_section_are_packed_together():
     ]
 
 
-def test_code_and_comments_are_left_out():
+def test_code_and_comments_are_excluded():
     text = (
         "one\n```python\n# no heading\nprint(1)\n```\ntwo\n~~~\n```\nstill code\n~~~\n"
         "<!-- nothing\nto see -->three\n````\n```\ninside\n```\n````\nfour"

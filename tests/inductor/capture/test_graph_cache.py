@@ -125,7 +125,7 @@ def a_bit(path: Path) -> None:
     path.write_bytes(data)
 
 
-def somebody_elses_link(path: Path) -> None:
+def link_of_another_user(path: Path) -> None:
     other = path.parent.parent / "copy"
     shutil.move(path, other)
     path.symlink_to(other)
@@ -136,7 +136,7 @@ FAULTS: dict[str, Callable[[Path], Any]] = {
     "garbage": lambda p: p.write_bytes(b"\x80\x04garbage" * 100),
     "a bit": a_bit,
     "open to all": lambda p: p.chmod(0o666),
-    "a link": somebody_elses_link,
+    "a link": link_of_another_user,
 }
 
 
@@ -215,7 +215,7 @@ def _foreign(stat: Any, folder: Path, path: Any, **options: Any) -> os.stat_resu
 
 def test_a_directory_of_ours_becomes_private(folder: Path) -> None:
     folder.mkdir(mode=0o777)
-    folder.chmod(0o777)  # empty: there is nothing yet that somebody else wrote
+    folder.chmod(0o777)  # empty: no other user has written to it yet
     compiled()
     assert folder.stat().st_mode & 0o777 == 0o700
 

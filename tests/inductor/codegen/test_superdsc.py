@@ -1,6 +1,6 @@
 """SuperDSC files: worked examples field by field, golden files, and a reader of our own.
 
-`python -m tests.inductor.codegen.test_superdsc` writes the golden files anew.
+`python -m tests.inductor.codegen.test_superdsc` regenerates the golden files.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def both(program: Any, *inputs: torch.Tensor) -> tuple[Compiled, Compiled]:
-    """With layers left out and without; the results have the same bits."""
+    """With replicated layers and without; the results have the same bits."""
     few = compiled(program, *inputs)
     whole = compiled(program, *inputs, share=False)
     assert equal(few.result, whole.result)

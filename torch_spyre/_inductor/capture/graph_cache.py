@@ -171,7 +171,7 @@ def leave_sound(folder: str) -> None:
     for name in names:
         path = os.path.join(folder, name)
         if not name.startswith(".") and not _is_sound(path, name):
-            _log.warning("%s was changed, or written by somebody else: it is not used", path)
+            _log.warning("%s was changed, or written by another user: it is not used", path)
             _delete(path)
 
 
@@ -191,7 +191,7 @@ def _is_sound(path: str, name: str) -> bool:
 
 
 def close(path: str) -> None:
-    """Nobody else may write a file, whatever the umask is."""
+    """Restrict a file to its owner, whatever the umask is."""
     with contextlib.suppress(OSError):
         os.chmod(path, 0o600)
 
@@ -226,7 +226,7 @@ def trim(root: Path, limit: int | None = None) -> None:
             found = path.lstat()
             files.append((max(found.st_mtime, found.st_atime), found.st_size, path))
     total = sum(size for _, size, _ in files)
-    recently = time.time() - 60  # somebody may be between writing host code and loading it
+    recently = time.time() - 60  # another process may not have loaded yet what it wrote
     for used, size, path in sorted(files):
         if total <= allowed or used > recently:
             return

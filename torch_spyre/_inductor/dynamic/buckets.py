@@ -17,7 +17,7 @@ _GROWTH = 4
 _SMALLEST = 8
 _SMALLEST_IN_STICKS = 128
 _SMALLEST_FOUND = 512
-"""Of a size that nobody marked: there is a program for the first size already, and maybe one for 1.
+"""Of an unmarked size: there is a program for the first size already, and maybe one for 1.
 The next one covers the usual lengths of sequences, so that there are three of them."""
 
 
@@ -39,7 +39,7 @@ class Ladder:
 def ladders(
     graph: torch.fx.Graph, symbols: set[sympy.Symbol], found: bool = False
 ) -> dict[sympy.Symbol, Ladder]:
-    """The ladder of each open size of a graph; `found` if nobody marked them."""
+    """The ladder of each open size of a graph; `found` if Dynamo found them to change."""
     in_sticks: set[sympy.Symbol] = set()
     limits: dict[sympy.Symbol, int | None] = dict.fromkeys(symbols)
     for node in graph.nodes:

@@ -128,7 +128,7 @@ class Fixer:
         self._masked: dict[Any, Node] = {}
 
     def run(self, rule: Callable[[Fixer, Node], None]) -> FixedGraph:
-        """The graph with numbers; `rule` says what becomes of an operation if it is padded."""
+        """The graph with numbers; `rule` rewrites an operation whose inputs are padded."""
         place = 0
         for node in self.source.graph.nodes:
             self.current = node

@@ -188,12 +188,12 @@ def _cat(fixer: Fixer, node: Any) -> None:
         if not all(fixed[1:]):
             raise NotPaddable("several pieces of open sizes that are put together")
         rest = [fixer.env[p] for p in pieces[1:]]
-        behind = rest[0] if len(rest) == 1 else fixer.emit(node.target, rest, along)
-        value = behind.meta["val"]
+        after = rest[0] if len(rest) == 1 else fixer.emit(node.target, rest, along)
+        value = after.meta["val"]
         places = fixer.extra(
             "places", dims[0][along].size, value.shape[along], value.device, torch.int64
         )
-        new = _written(fixer, new, along, places, behind)
+        new = _written(fixer, new, along, places, after)
     fixer.put(node, new)
     fixer.dims[node] = (*others[:along], dim([fixer.sizes_of(node)[along]]), *others[along + 1 :])
 

@@ -65,10 +65,10 @@ _hoisted: dict[Any, tuple[int, torch.Tensor]] = {}
 
 
 class HoistedCopy:
-    """A view of a parameter in the layout that a kernel wants; made anew when it has changed.
+    """A view of a parameter in the layout that a kernel wants; copied again when it has changed.
 
-    Graphs share copies. Each place of the host code remembers its own, so that a call costs no
-    search."""
+    Graphs share copies. Each call site of the host code caches its own, so that a call costs no
+    lookup."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class SpyreKernel:
         copies: list[tuple[torch.Tensor, torch.Tensor]],
     ) -> torch.Tensor:
         """The tensor in the layout that the kernel was compiled for."""
-        _log.info("%s: an argument of shape %s is laid out anew", self.name, list(tensor.shape))
+        _log.info("%s: an argument of shape %s gets a copy", self.name, list(tensor.shape))
         counters["relaid_arguments"] += 1
         base = _C._empty_spyre(
             spec.size, spec.stride, tensor.dtype, spec.layout, tensor.device.index
@@ -219,9 +219,9 @@ _kernels: weakref.WeakSet[SpyreKernel] = weakref.WeakSet()
 
 
 def write_checks_of_all() -> None:
-    """The sanitizer is switched on: for all kernels that there are.
+    """Switch the sanitizer on for all loaded kernels.
 
-    Of those whose files somebody has deleted since, only accesses to memory are checked."""
+    For those whose files were deleted since, only accesses to memory are checked."""
     for kernel in list(_kernels):
         if Path(kernel.directory).is_dir():
             kernel.write_checks()

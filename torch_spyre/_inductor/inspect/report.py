@@ -179,4 +179,4 @@ def repetition(kernel: Kernel) -> list[str]:
         return []
     last = found.first + found.operations - 1
     layers = counted(found.times, "layer")
-    return [f"     planned once: {found.first} to {last}, again for {layers} behind them"]
+    return [f"     planned once: {found.first} to {last}, replicated for {layers} after them"]

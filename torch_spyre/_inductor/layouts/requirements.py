@@ -65,7 +65,7 @@ def walk_of(access: Access, op: Operation, layouts: Assignment) -> Walk | None:
 
 def _takes_pairs(index: sympy.Expr, found: Walk, layout: SpyreTensorLayout) -> bool:
     """Whether an access has both sticks of each pair that a cast has made of one: the elements of a
-    16-bit stick lie in both, so that neither has a part of them that somebody would ask for."""
+    16-bit stick are spread over both, so that neither alone has a contiguous part of them."""
     eps = layout.elems_per_stick()
     if found.stick is not None:
         begin, left = found.end - found.size, found.size % (2 * eps)
@@ -212,7 +212,7 @@ def _stick_needs(op: Operation, layouts: Assignment) -> list[Need]:
     wanted = out.stick if direct and out is not None else _natural_stick(op, layouts)
     result = []
     rows = _moments_of(op, layouts)
-    if wanted in rows:  # a copy of a single element would leave the variance behind
+    if wanted in rows:  # a copy of a single element would lose the variance
         wanted = next((v for v in reversed(op.kept) if v not in rows), None)
         result.append(Need(-1, wanted, kept, "mean and variance of a row stay in one stick"))
     elif not direct:

@@ -188,7 +188,7 @@ class Copies:
         source, target, ranges = _whole(inside.buffer, table)
         after = Operation("identity", "copy", ranges, (), [source], target, {}, op.origin,
                           reason=need.why)  # fmt: skip
-        self.forget()  # the copy is changed: nobody else may have it
+        self.forget()  # the copy is written to, so it must not be shared
         return inside, after
 
     def _copy_of_table(self, access: Access, op: Operation, need: Need) -> Access:

@@ -159,7 +159,7 @@ def _next(
     option: SpyreTensorLayout | None,
     ended: Collection[Buffer],
 ) -> _State:
-    """A state behind an operation whose output has a layout; None when it had one before."""
+    """The state after an operation whose output has a layout; None when it had one before."""
     live = {b: layout for b, layout in state.live.items() if b not in ended}
     if option is None:
         return _State(price, live, state.chain)
@@ -182,7 +182,7 @@ def _priced(
     op: Operation, layouts: list[SpyreTensorLayout], is_output: bool
 ) -> list[tuple[SpyreTensorLayout | None, float]]:
     """Each layout once, with what decides between equal costs: plain layouts, small ones, and
-    plain ones above all for outputs. Where another one is wanted, somebody will have to copy."""
+    plain ones above all for outputs: users that want another layout would have to copy."""
     elements = op.output.buffer.elements
     wanted = op.output.buffer.wanted
     weight = 0.25 if is_output else 1e-3

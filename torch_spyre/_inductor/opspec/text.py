@@ -94,15 +94,15 @@ class _Writer:
         )  # fmt: skip
         if key not in self._args:
             self._args[key] = _around_allocation(arg)
-        before, behind = self._args[key]
+        before, after = self._args[key]
         return (
             f"TensorArg(is_input={arg.is_input}, arg_index={arg.arg_index}, {before}, "
-            f"allocation={_value(arg.allocation)}{behind})"
+            f"allocation={_value(arg.allocation)}{after})"
         )
 
 
 def _around_allocation(arg: TensorArg) -> tuple[str, str]:
-    """The fields of a tensor in front of its allocation and behind it."""
+    """The fields of a tensor before its allocation and after it."""
     before = (
         f"device_dtype={_value(arg.device_dtype)}, device_size={_value(arg.device_size)}, "
         f"device_coordinates={_value(arg.device_coordinates)}"

@@ -31,7 +31,7 @@ __all__ = ["InvalidOpSpec", "validate_op_spec", "validate_superdsc"]
 
 SPACES = ("hbm", "pool", "lx")
 ARRANGEMENTS = ("STANDARD", "DL16_TO_FP32", "QFP8CH", "EXX2")
-# Fewest inputs, where the last ones can be left out.
+# Fewest inputs, where the last ones are optional.
 OPTIONAL_INPUTS = {"layernormnorm": 3}
 
 

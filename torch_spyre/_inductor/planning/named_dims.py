@@ -54,7 +54,7 @@ def _walked(access: Access, op: Operation) -> list[tuple[sympy.Symbol, tuple[int
 
 
 def _joined(dims: Mapping[tuple[int, int], str], stride: int, size: int) -> str | None:
-    """The name of dimensions that a view has as one: those that lie behind one another."""
+    """The name of dimensions that a view has collapsed into one."""
     for (step, own), name in dims.items():
         if step == stride and own > 1 and size % own == 0 and size > own:
             outer = (stride * own, size // own)

@@ -173,7 +173,7 @@ def place_pool(planning: Planning) -> None:
 
 
 def replicate_layers(planning: Planning) -> None:
-    """Put the layers that were left out of lowering back, as copies of the second one's plan."""
+    """Replicate the plan of the second layer for the layers that were not lowered."""
     found = repeated_layers.of(V.graph)
     if found is None:
         return
@@ -187,7 +187,7 @@ def replicate_layers(planning: Planning) -> None:
 def _whole(
     kernel: Kernel, nodes: list[Node], found: repeated_layers.Repeats, planning: Planning
 ) -> list[Node]:
-    """The operations with those of layers that were left out, if they are this kernel's."""
+    """The operations with those of the replicated layers, if they are this kernel's."""
 
     def address(buffer: Buffer) -> tuple[str, int]:
         in_lx = kernel.lx.get(buffer)
@@ -209,8 +209,8 @@ def _whole(
 
 
 def _check_order(kernel: Kernel, found: repeated_layers.Repeats, planning: Planning) -> None:
-    """Inputs of layers that were left out are changed behind the kernel, or at its end: the
-    scheduler does not know that these layers read them."""
+    """Inputs of replicated layers must be written after the kernel, or at its end: the scheduler
+    does not know that these layers read them."""
     inputs = {other for names in found.inputs for other in names.values()}
     position = {node: i for i, node in enumerate(planning.scheduler.nodes)}
     real = planning.scheduler.mutation_real_name

@@ -132,7 +132,7 @@ def _sums(pairs: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 def _bars(rows: Sequence[tuple[str, float]], whole: float, unit: str, top: int) -> list[str]:
-    """Name, value, share and a bar; what is left out is summed up."""
+    """Name, value, share and a bar; the remaining rows are summed up."""
     shown = list(rows[:top])
     if len(rows) > top:
         shown.append((f"and {len(rows) - top} more", sum(value for _, value in rows[top:])))

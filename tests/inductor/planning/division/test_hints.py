@@ -161,7 +161,7 @@ def test_topk_runs_on_one_core_whatever_a_hint_says(monkeypatch):
     assert "the hint work_div={'rows': 2} is ignored: topk runs on one core" in said
 
 
-def test_changed_hints_and_names_are_compiled_anew(product):
+def test_changed_hints_and_names_recompile(product):
     found = []
     for count in (2, 4):
 

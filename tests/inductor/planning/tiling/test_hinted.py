@@ -107,7 +107,7 @@ def test_what_is_used_only_in_a_loop_has_the_size_of_a_tile(product):
     assert loop.body[-1].args[-1].device_size == [N // 64, M, 64]
 
 
-def test_an_operation_that_needs_all_tiles_comes_behind_the_loop(product):
+def test_an_operation_that_needs_all_tiles_comes_after_the_loop(product):
     def f(x, w):
         y = torch.relu(x)
         return y @ y.t()  # rows of all tiles

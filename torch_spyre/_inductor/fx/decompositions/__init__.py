@@ -34,7 +34,7 @@ aten = torch.ops.aten
 _DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
 
 WHOLE = object()
-"""What a decomposition returns for an operation that nobody shall take apart."""
+"""What a decomposition returns to keep an operation from being decomposed at all."""
 
 
 def register_spyre_decomposition(
@@ -220,7 +220,7 @@ def native_layer_norm(
     moments = spyre.exx2(x, 1.0 / x.shape[-1], False)
     scale = spyre.layernormscale(moments, eps)
     out = spyre.layernormnorm(x, moments, scale, weight, bias)
-    # What backward needs; both are dropped when nobody asks.
+    # What backward needs; dead code elimination drops both in inference.
     return out, torch.mean(x, -1, keepdim=True), scale.unsqueeze(-1)
 
 
@@ -632,7 +632,7 @@ _MAX_SLICES = 64
 
 
 def _padded(x: torch.Tensor, padding: list[int], stride: list[int]) -> torch.Tensor:
-    """Zeros around x, and behind it as many as make its size a multiple of the stride."""
+    """x with zeros around it, and more at the end up to a multiple of the stride."""
     pad = []
     for n, p, s in reversed(list(zip(x.shape[2:], padding, stride, strict=True))):
         pad += [p, p + (-(n + 2 * p) % s)]

@@ -42,7 +42,7 @@ class _Windows:
 
     @property
     def padded(self) -> list[tuple[int, int]]:
-        """How much is added before and behind each dimension, so that all windows are inside."""
+        """Padding before and after each dimension, so that all windows are inside."""
         last = [
             (c - 1) * s + d * (k - 1) + 1
             for c, s, d, k in zip(self.count, self.stride, self.dilation, self.kernel, strict=True)
@@ -86,7 +86,7 @@ def _windows(
         room = n + 2 * pp - dd * (kk - 1) - 1
         c = (room + (ss - 1 if ceil_mode else 0)) // ss + 1
         if ceil_mode and (c - 1) * ss >= n + pp:
-            c -= 1  # the last window would begin behind the input
+            c -= 1  # the last window would begin after the input
         count.append(c)
     if min(count) < 1 or math.prod(k) > _MAX_PLACES or any(2 * a > b for a, b in zip(p, k)):
         return None
@@ -119,7 +119,7 @@ def _max_pool(rank: int) -> Any:
             offset = _flat([a * d for a, d in zip(place, windows.dilation)], windows.size)
             if best is None:
                 best, index = piece, (first + float(offset)).expand(piece.shape)
-                # A first place in the padding is nobody's largest value: any other one is taken.
+                # A first place in the padding must not be chosen: any other one is better.
                 found = torch.zeros_like(piece, dtype=torch.bool)
             better = torch.logical_or(torch.gt(piece, best), torch.isnan(piece))
             inside = _inside(windows, place, x.device)

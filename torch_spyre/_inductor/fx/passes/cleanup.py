@@ -82,8 +82,7 @@ def _have_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _erase_unused(graph: Graph, nodes: Iterable[Node]) -> None:
-    """Those of the nodes that nobody uses, and what nobody uses then. To look at the whole graph
-    for some of its nodes takes longer."""
+    """Dead code elimination from given nodes on: faster than a pass over the whole graph."""
     waiting = list(nodes)
     while waiting:
         node = waiting.pop(0)
@@ -323,7 +322,7 @@ def scale_before_views(graph: Graph) -> None:
     """A product that is viewed and then multiplied by a number is multiplied first.
 
     Heads are views that often need a copy into another layout. Next to the matrix product the
-    multiplication is part of its epilogue; behind the copy it is a step of its own.
+    multiplication is fused into its epilogue; after the copy it is a step of its own.
     """
     for node in list(graph.find_nodes(op="call_function", target=aten.mul.Tensor)):
         source, factor = node.args

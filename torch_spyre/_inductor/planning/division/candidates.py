@@ -46,8 +46,8 @@ class Candidate(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The operations of a kernel, divided; and what they take in all, about: nobody knows yet
-    whether there is room in the scratchpads for all that could stay."""
+    """The operations of a kernel, divided, and an estimate of their time: it is not known yet
+    whether the scratchpads have room for all that could stay."""
 
     specs: list[OpSpec]
     us: float

@@ -1,9 +1,9 @@
 """Residency candidates: runs of uses that may stay in LX, and the traffic that each saves.
 
-A candidate is a run of uses of one life of a buffer that stay in the scratchpad. The run of all
-uses saves each of them; a shorter one costs a store when the operation that writes stays, and a
-load when it begins later. Candidates of one live range exclude one another where they share uses.
-Savings add up, so a solver only has to choose and to place.
+A candidate is a run of uses, within one live range of a buffer, during which it stays in LX. The
+run of all uses saves each of them; a shorter one costs a store when the operation that writes
+stays, and a load when it begins later. Candidates of one live range exclude one another where they
+share uses. Savings add up, so a solver only has to choose and to place.
 
 Example: a buffer of 100 bytes that is written by operation 0 and read by 1, 5 and 6 has, besides
 the run of all (400 bytes saved), the run 0..1 (100: one read less, the write became a store) and

@@ -53,7 +53,7 @@ class LifetimeBoundBuffer:
     in_place_parents: tuple[str, ...] = ()
     """Buffers whose last use is the first one of this, at the same places: it may take theirs."""
     writes: tuple[int, ...] = ()
-    """Later uses that write all of it anew: what it held before is not needed any more."""
+    """Later uses that overwrite all of it: its previous content is dead."""
     kept: bool = False
     """Its content must be in device memory at the end: an output."""
     traffic: int | None = None

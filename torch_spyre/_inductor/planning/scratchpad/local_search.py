@@ -199,7 +199,7 @@ class _Placing:
 
 
 def _part(c: Candidate, first: int, last: int) -> Candidate:
-    """Part of its time. Nobody takes its place, and it takes nobody's."""
+    """Part of its live range, which shares bytes with no other buffer."""
     return Candidate(-1, c.buffer, c.life, first, last, c.size, 0)
 
 

@@ -89,7 +89,7 @@ class Group:
     written: bool = False
     """The first use writes it."""
     in_memory: bool = False
-    """Somebody else needs it in memory."""
+    """Another user needs it in memory."""
     copy: OpSpec | None = None
     """An operation that copies it with the same division; None if there is none."""
     root: Group | None = None
@@ -209,8 +209,8 @@ def _elsewhere(
 
 
 def _families(specs: Sequence[OpSpec], usage: Usage, seen: list[CoreView | None]) -> list[Group]:
-    """The groups of a buffer that is `seen` so by its uses; those that moves make come behind what
-    they are made from."""
+    """The groups of a buffer that is `seen` so by its uses; the targets of moves come after their
+    sources."""
     buffer, uses, order, is_written, may_be_written, is_argument = usage
     if is_written and not may_be_written:
         seen[0] = None
@@ -291,7 +291,7 @@ def _with_parents(
     operations: Sequence[Operation],
     specs: Sequence[OpSpec],
 ) -> list[LifetimeBoundBuffer]:
-    """Results that may take the place of an operand: element by element, nobody else needs it."""
+    """In-place results: elementwise, and the operand is dead afterwards."""
     ends: dict[int, list[int]] = {}
     for number, group in enumerate(groups):
         ends.setdefault(group.times[-1], []).append(number)
@@ -356,7 +356,7 @@ class _Writer:
             group.times[-1],
         )
         if whole and group.written and not group.in_memory:
-            self.lx[group.buffer] = stays[0].address  # nobody knows it from elsewhere
+            self.lx[group.buffer] = stays[0].address  # no other group refers to it
             self._roots[id(group)] = group.buffer
             return
         covered = {t for t in group.times for s in stays if s.first <= t <= s.last}

@@ -87,7 +87,7 @@ def loops(items: Sequence[Item], is_argument: Callable[[Buffer], bool]) -> list[
         if trial is None:
             continue
         start = max(first, done)
-        group = wide[trial.before : len(wide) - trial.behind]
+        group = wide[trial.before : len(wide) - trial.after]
         nodes += items[done : start + trial.before]
         nodes += build(_with_symbols(group, trial, trial.before), trial.cuts, uses)
         done = start + trial.before + len(group)
@@ -143,8 +143,8 @@ def _with_readers(items: Sequence[Item], begin: int, end: int, large: int) -> tu
 
 
 def _with_neighbours(items: Sequence[Item], begin: int, end: int, uses: Uses) -> tuple[int, int]:
-    """With small operations before and behind that can stay in the same loop: a factor of queries,
-    a bias. What they hand on then need not be stored either."""
+    """With small operations before and after that can be fused into the loop: a factor of queries,
+    a bias. Their intermediates need not be stored then either."""
     while begin and items[begin - 1].op.kind in _SMALL:
         only = uses.only_in(items[begin - 1 : end])
         if items[begin - 1].op.output.buffer not in only:
@@ -225,8 +225,8 @@ class Trial:
     """For each loop the symbol of each operation."""
     cuts: tuple[Cut, ...]
     before: int = 0
-    """Operations at the beginning of the stretch that are left out, ..."""
-    behind: int = 0
+    """Operations excluded at the beginning of the stretch, ..."""
+    after: int = 0
     """... and at its end."""
 
 
@@ -254,7 +254,7 @@ class _Search:
 
     def offer(self, trial: Trial) -> None:
         """Price a trial that has loops."""
-        left, right = trial.before, len(self._wide) - trial.behind
+        left, right = trial.before, len(self._wide) - trial.after
         group = _with_symbols(self._wide[left:right], trial, left)
         looped = build(group, trial.cuts, self._uses)
         if any(isinstance(node, Loop) for node in looped):
@@ -278,7 +278,7 @@ class _Search:
         return best
 
 
-def _best(wide: list[Item], before: int, behind: int, uses: Uses, room: int) -> Trial | None:
+def _best(wide: list[Item], before: int, after: int, uses: Uses, room: int) -> Trial | None:
     """The cheapest loops over a stretch, or over it without its neighbours; None if they cost more
     than no loop. Planning a trial takes time, so few are made: one for each dimension, other
     numbers of tiles along the good ones, and the best without the neighbours."""
@@ -297,8 +297,8 @@ def _best(wide: list[Item], before: int, behind: int, uses: Uses, room: int) -> 
         if first in search.costs and search.costs[first].us <= limit:
             for trial in others:
                 search.offer(trial)
-    if before or behind:
-        search.offer(replace(search.best, before=before, behind=behind))
+    if before or after:
+        search.offer(replace(search.best, before=before, after=after))
     return search.best
 
 

@@ -94,8 +94,8 @@ def unit_of(spec: OpSpec, symbol: Symbol) -> int:
 
 
 def block_of(access: Access, spec: OpSpec, symbol: Symbol | None) -> int | None:
-    """Bytes that all tiles have together, one behind the other; None if a tile is no plain part of
-    the tensor: it has no such dimension, or this is a slice of it."""
+    """Bytes of all tiles, contiguous; None if a tile is no plain part of the tensor: it has no such
+    dimension, or this is a slice of it."""
     for axis in access.axes:
         if axis.symbol == symbol and symbol is not None:
             size = spec.iteration_space[symbol][0]
@@ -164,7 +164,7 @@ class Uses:
                 self._count[buffer] = self._count.get(buffer, 0) + 1
 
     def only_in(self, items: Sequence[Item]) -> list[Buffer]:
-        """Buffers that nobody but these operations uses."""
+        """Buffers that only these operations use."""
         own: dict[Buffer, int] = {}
         for item in items:
             for buffer in buffers_of(item.op):
@@ -245,8 +245,8 @@ def renamed(op: Operation, names: Mapping[Buffer, Buffer]) -> Operation:
 
 
 def _part(items: Sequence[Item], level: int) -> tuple[list[Item], list[Item], list[Item]]:
-    """Operations before a loop, in it, and behind it."""
-    before, inside, behind = _Stretch(), _Stretch(), _Stretch()
+    """Operations before a loop, in it, and after it."""
+    before, inside, after = _Stretch(), _Stretch(), _Stretch()
     blocks: dict[Buffer, set[int | None]] = {}
     for item in items:
         adds_up = level in item.inside
@@ -257,17 +257,17 @@ def _part(items: Sequence[Item], level: int) -> tuple[list[Item], list[Item], li
             written = buffer is output or buffer in inside.written
             together = own | blocks.get(buffer, set())
             if written and not adds_up and len(together) + (None in together) > 1:
-                # Nobody else looks at what is written there without walking along.
+                # No other operation reads what is written there without walking along.
                 fits &= buffer is output and buffer not in blocks and own == {None}
-        if fits and not behind.holds_up(item):
+        if fits and not after.holds_up(item):
             inside.add(item)
             for buffer, own in found.items():
                 blocks.setdefault(buffer, set()).update(own)
-        elif item.symbols[0] is None and not (inside.holds_up(item) or behind.holds_up(item)):
+        elif item.symbols[0] is None and not (inside.holds_up(item) or after.holds_up(item)):
             before.add(item)
         else:
-            behind.add(item)
-    return before.items, inside.items, behind.items
+            after.add(item)
+    return before.items, inside.items, after.items
 
 
 def _blocks(item: Item) -> dict[Buffer, set[int | None]]:
