@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from torch_spyre._inductor.planning import device_addresses
-from torch_spyre._inductor.planning.device_addresses import Life, place
+from torch_spyre._inductor.planning.device_addresses import Life, assign_addresses
 
 STICK = 128
 APART = device_addresses._REUSE_AFTER + 1
@@ -39,7 +39,7 @@ def test_random_buffers_share_what_they_may_and_nothing_else():
         for name in range(rng.randint(1, 14)):
             first = rng.randint(0, 60)
             lives[name] = Life(first, first + rng.randint(0, 25), STICK * rng.randint(1, 12))
-        found = place(lives)
+        found = assign_addresses(lives)
         assert not sharing(lives, found.addresses)
         assert all(at % STICK == 0 for at in found.addresses.values())
         assert found.bytes == max(found.addresses[n] + lives[n].bytes for n in lives)
@@ -59,9 +59,9 @@ def test_a_gap_between_two_long_lives_is_avoided():
         "large": Life(40, 60, 5 * STICK),
     }
     assert device_addresses._in_order(lives).bytes == 10 * STICK
-    found = place(lives)
+    found = assign_addresses(lives)
     assert found.bytes == 6 * STICK and not sharing(lives, found.addresses)
 
 
 def test_nothing_needs_no_room():
-    assert place({}) == device_addresses.Pool({}, 0)
+    assert assign_addresses({}) == device_addresses.Pool({}, 0)

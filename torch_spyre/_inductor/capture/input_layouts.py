@@ -170,7 +170,7 @@ def known_of(value: torch.Tensor, name: str) -> tuple[Any, ...]:
     return place, _known().names.get(key, ()), _known().classes.get(key, 0)
 
 
-def place_input(buffer: Buffer) -> None:
+def set_input_layout(buffer: Buffer) -> None:
     """Give a graph input the layout of the real tensor, if it is known and begins its storage."""
     value = _value_of(buffer.name)
     if value is None:
@@ -181,7 +181,7 @@ def place_input(buffer: Buffer) -> None:
         buffer.dim_names = _known().names.get(_storage_key(value), ())
 
 
-def place_real(buffer: Buffer, tensor: torch.Tensor) -> None:
+def set_constant_layout(buffer: Buffer, tensor: torch.Tensor) -> None:
     """Give a constant of the graph the layout it has."""
     placement = read_placement(tensor) if is_on_card(tensor) else None
     if placement is not None:

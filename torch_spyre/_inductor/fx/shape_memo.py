@@ -28,15 +28,15 @@ _MANY = 1024
 _Description = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 
 
-def worked_out_once(
+def memoise_metadata(
     function: Callable[..., Any],
     version: Callable[[], Any],
     rule: Callable[..., torch.Size | None] | None = None,
 ) -> Callable[..., Any]:
-    """`function`, run once for equal inputs where only the description of its result is wanted.
+    """`function`, memoised by the metadata of its inputs under fake tensors.
 
-    `version` tells when what was worked out is not valid any more: it is other then. `rule` says
-    the shape of a result that lies in order and has the type of the first argument; None: run."""
+    A new `version` invalidates the memo. `rule` gives the shape of a contiguous result of the
+    dtype of the first argument; None: run the function."""
     known: dict[Any, _Description] = {}
 
     @functools.wraps(function)

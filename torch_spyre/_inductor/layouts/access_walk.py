@@ -88,7 +88,7 @@ def _walk(
     reach = list(accumulate(d * s for d, s in zip(constant, axes.strides)))
     movers: list[list[Atom]] = [[] for _ in range(levels)]
     for atom in linear.atoms:
-        if not _place(atom, axes, digits, reach, movers):
+        if not _distribute(atom, axes, digits, reach, movers):
             return None
     for level in range(levels):
         if level + 1 < levels and reach[level] >= axes.strides[level + 1]:
@@ -98,7 +98,7 @@ def _walk(
     return _classify(axes, movers, constant)
 
 
-def _place(
+def _distribute(
     atom: Atom, axes: Axes, digits: list[int], reach: list[int], movers: list[list[Atom]]
 ) -> bool:
     """Distribute an atom over the levels that it moves through."""

@@ -4,7 +4,7 @@ In: for each buffer its bytes and its live range, as numbers of operations. Out:
 size of the pool: first fit in program order, and where that exceeds the peak of live bytes, the
 allocator of scratchpads.
 
-Example: `place({x: Life(0, 1, 4096), y: Life(20, 21, 4096)})` puts both at address 0.
+Example: `assign_addresses({x: Life(0, 1, 4096), y: Life(20, 21, 4096)})` puts both at address 0.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Pool(NamedTuple):
     bytes: int
 
 
-def place(lives: Mapping[Buffer, Life]) -> Pool:
+def assign_addresses(lives: Mapping[Buffer, Life]) -> Pool:
     """An address for each buffer."""
     found = _in_order(lives)
     if not config.memory_plan or len(lives) > _SEARCHED:

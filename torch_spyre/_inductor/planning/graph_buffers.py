@@ -51,7 +51,7 @@ def make_buffer(name: str) -> Buffer:
     if name in V.graph.constants:
         tensor = V.graph.constants[name]
         buffer = Buffer(name, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
-        input_layouts.place_real(buffer, tensor)
+        input_layouts.set_constant_layout(buffer, tensor)
         buffer.dim_names = _names_of_constant(name, tensor)
         return buffer
     node = V.graph.get_buffer(name)
@@ -60,7 +60,7 @@ def make_buffer(name: str) -> Buffer:
     stride = tuple(static_size(s) for s in layout.stride)
     buffer = Buffer(name, size, stride, layout.dtype)
     if name in V.graph.graph_inputs:
-        input_layouts.place_input(buffer)
+        input_layouts.set_input_layout(buffer)
     return buffer
 
 

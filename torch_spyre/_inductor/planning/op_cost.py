@@ -95,7 +95,7 @@ class Pricer:
         if any(a.stick is not None for a in accesses if not a.is_index):
             self._extra = 0
         uses = [self._use(a) for a in accesses]
-        self._uses = [[_placed(u, lx) for u in uses] for lx in (False, True)]
+        self._uses = [[_in_memory_or_lx(u, lx) for u in uses] for lx in (False, True)]
         self._own_places = tuple([u.in_lx for u in uses])
         self._flows = {
             id(use): _flows_of(_use_key(use, op.iteration_space, self._padded, self._extra))
@@ -220,7 +220,7 @@ def _sizes(
     return space[name][0], padded[name]
 
 
-def _placed(use: TensorUse, in_lx: bool) -> TensorUse:
+def _in_memory_or_lx(use: TensorUse, in_lx: bool) -> TensorUse:
     return use if use.in_lx == in_lx else replace(use, in_lx=in_lx)
 
 

@@ -23,7 +23,7 @@ from torch_spyre._inductor.operations.error_location import located, place_of_ke
 from torch_spyre._inductor.operations.operation import Buffer, Operation
 from torch_spyre._inductor.operations.split import constant_of
 from torch_spyre._inductor.opspec.op_spec import LoopSpec, OpSpec
-from torch_spyre._inductor.planning.device_addresses import Pool, lives_of, place
+from torch_spyre._inductor.planning.device_addresses import Pool, assign_addresses, lives_of
 from torch_spyre._inductor.planning.divide_and_place import plan_kernel
 from torch_spyre._inductor.planning.division import hints
 from torch_spyre._inductor.planning.op_cost import Content
@@ -31,11 +31,11 @@ from torch_spyre._inductor.planning.plan import Kernel, Planning
 from torch_spyre._inductor.planning.repeat_layers import Inside, with_left_out
 from torch_spyre._inductor.planning.tiling import automatic, hinted
 from torch_spyre._inductor.planning.tiling.loops import (
-    Frames,
     Homes,
     Item,
     Loop,
     Node,
+    OuterSizes,
     items_of,
     with_runs,
     with_wide_tensors,
@@ -112,8 +112,8 @@ def _divide(kernel: Kernel, planning: Planning) -> None:
         specs, is_hinted = _hinted(operations, specs, sources, planning)
         part = plan_kernel(operations, specs, homes.shared(run), is_hinted)
         kernel.lx.update(part.lx)
-        frames = Frames(run, homes)
-        return [frames.place(op, spec, part.lx) for op, spec in zip(part.operations, part.specs)]
+        sizes = OuterSizes(run, homes)
+        return [sizes.restored(op, spec, part.lx) for op, spec in zip(part.operations, part.specs)]
 
     kernel.tree = with_runs(kernel.tree, planned)
 
@@ -165,7 +165,7 @@ def place_pool(planning: Planning) -> None:
     for kernel in planning.plan.kernels:
         assert kernel.homes is not None
         lives = lives_of(kernel.tree, kernel.homes, {*kernel.numbers, *kernel.lx})
-        pool = place(lives)
+        pool = assign_addresses(lives)
         kernel.pool_bytes, kernel.pool = pool.bytes, pool.addresses
 
 
@@ -247,12 +247,14 @@ def _specs(
     return [
         LoopSpec(node.count, [*_specs(node.body, arguments, lx, pool)])
         if isinstance(node, Loop)
-        else _placed(node, arguments, lx, pool)
+        else _with_addresses(node, arguments, lx, pool)
         for node in nodes
     ]
 
 
-def _placed(item: Item, arguments: dict[Buffer, int], lx: dict[Buffer, int], pool: Pool) -> OpSpec:
+def _with_addresses(
+    item: Item, arguments: dict[Buffer, int], lx: dict[Buffer, int], pool: Pool
+) -> OpSpec:
     """The operation with the places of its tensors."""
     args = []
     for arg, buffer, begin in zip(item.spec.args, buffers_of(item.op), item.begins, strict=True):

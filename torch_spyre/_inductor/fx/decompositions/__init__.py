@@ -116,22 +116,22 @@ def _catch_composite(op: torch._ops.OpOverload) -> None:
             known = None if is_foreign(_DECOMPOSITIONS[op]) else shape_memo.RULES.get(op)
             return None if known is None else known(*args, **kwargs)
 
-        op.py_impl(key)(shape_memo.worked_out_once(decompose, lambda: _DECOMPOSITIONS[op], rule))
+        op.py_impl(key)(shape_memo.memoise_metadata(decompose, lambda: _DECOMPOSITIONS[op], rule))
 
 
-def _work_out_once(op: torch._ops.OpOverload) -> None:
-    """PyTorch's own decomposition, but Dynamo is told the shape of what it has seen before."""
+def _memoised(op: torch._ops.OpOverload) -> None:
+    """PyTorch's own decomposition, with the shapes of its results memoised for Dynamo."""
 
     def decompose(*args: Any, **kwargs: Any) -> Any:
         return op.decompose(*args, **kwargs)
 
     for key in (torch._C.DispatchKey.AutogradPrivateUse1, torch._C.DispatchKey.PrivateUse1):
         op.py_impl(key)(
-            shape_memo.worked_out_once(decompose, lambda: None, shape_memo.RULES.get(op))
+            shape_memo.memoise_metadata(decompose, lambda: None, shape_memo.RULES.get(op))
         )
 
 
-_work_out_once(aten.linear.default)
+_memoised(aten.linear.default)
 
 
 # ---- Operations that stay whole ------------------------------------------------------------------

@@ -93,7 +93,7 @@ def best_divisions(
         starts = [*starts, forward] if thorough else [forward]
     found = sorted([search.improve(start) for start in starts], key=lambda state: state.total)
     if lx_bytes:
-        found = [search.improve(search.align(found[0])), *found, documented]
+        found = [search.improve(search.agree(found[0])), *found, documented]
     if not thorough:
         found = found[:1]
     different = {tuple(state.choice): state for state in reversed(found)}

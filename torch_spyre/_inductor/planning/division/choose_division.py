@@ -40,7 +40,7 @@ Flags = tuple[bool, ...]
 """Which tensors of an operation are in scratchpads."""
 
 
-class Options(Protocol):
+class PricedOptions(Protocol):
     """What an operation can do. Operations that are alike share one."""
 
     cheapest: int
@@ -126,7 +126,7 @@ class Search:
 
     def __init__(
         self,
-        options: Sequence[Options],
+        options: Sequence[PricedOptions],
         buffers: Sequence[Sequence[Any]],
         lx_bytes: int,
         fixed: Collection[Any],
@@ -381,7 +381,7 @@ class Search:
 
     # ---- Several at once ----
 
-    def align(self, state: _State) -> _State:
+    def agree(self, state: _State) -> _State:
         """Change several operations at once: those around a tensor that costs much because they
         do not agree, all to the division of one of them, and their neighbours with them."""
         best = state

@@ -2,9 +2,9 @@
 
 In: operations in order with aligned OpSpecs, and for each loop around them (outermost first) the
 symbol of each operation that is cut into tiles. Out: a tree of `Item`s and `Loop`s, in which the
-OpSpecs have the size of a tile as if that were all there is. So what is inside of a loop is planned
-like a kernel of its own; only when it is placed (`Frames`), tensors that live outside of the loop
-get their whole size back, and addresses that move from tile to tile.
+OpSpecs have the size of a tile, so that a loop body is planned like a kernel of its own. Afterwards
+(`OuterSizes`) tensors that outlive the loop get their whole size back, and addresses that move from
+tile to tile.
 
 An operation stays in a loop as long as its inputs were written by the same iteration, in the same
 tile. One that needs all tiles (the reader of a sum over them), or that has no such dimension, is
@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 import sympy
 
 from torch_spyre._inductor.layouts.to_op_spec import buffers_of, symbol_of
-from torch_spyre._inductor.operations.operation import Access as Place
+from torch_spyre._inductor.operations.operation import Access as BufferAccess
 from torch_spyre._inductor.operations.operation import Buffer, Operation
 from torch_spyre._inductor.opspec.access import Access, read_accesses
 from torch_spyre._inductor.opspec.op_spec import NO_SYMBOL, OpSpec, TensorArg
@@ -233,14 +233,14 @@ def _loops(inside: Sequence[Item], cuts: Sequence[Cut], uses: Uses) -> list[Node
 def renamed(op: Operation, names: Mapping[Buffer, Buffer]) -> Operation:
     """The operation with other buffers in place of some."""
 
-    def place(access: Place) -> Place:
-        return Place(names.get(access.buffer, access.buffer), access.index)
+    def of(access: BufferAccess) -> BufferAccess:
+        return BufferAccess(names.get(access.buffer, access.buffer), access.index)
 
     return replace(
         op,
-        inputs=[place(a) for a in op.inputs],
-        output=place(op.output),
-        gather={s: place(a) for s, a in op.gather.items()},
+        inputs=[of(a) for a in op.inputs],
+        output=of(op.output),
+        gather={s: of(a) for s, a in op.gather.items()},
     )
 
 
@@ -392,8 +392,8 @@ def with_wide_tensors(item: Item, homes: Homes, span: int) -> OpSpec:
 _Key = tuple[Buffer, tuple[int, ...], tuple[sympy.Expr, ...]]
 
 
-class Frames:
-    """Gives the tensors of a run that live further outside their size there, and their steps."""
+class OuterSizes:
+    """Restores the untiled size of tensors that outlive a loop, and their address strides."""
 
     def __init__(self, run: Sequence[Item], homes: Homes) -> None:
         self._homes = homes
@@ -409,8 +409,8 @@ class Frames:
                 found = ([shape[number] for shape in item.shapes], own)
                 assert self._known.setdefault(key, found) == found, (buffer, found)
 
-    def place(self, op: Operation, spec: OpSpec, in_lx: Collection[Buffer]) -> Item:
-        """An operation of the run, or a copy that was added to it."""
+    def restored(self, op: Operation, spec: OpSpec, in_lx: Collection[Buffer]) -> Item:
+        """An operation of the run, or a copy added to it, as an Item of the loop."""
         if WHOLE in spec.op_info:
             spec = replace(spec, op_info={k: v for k, v in spec.op_info.items() if k != WHOLE})
         if not self._loops:
