@@ -36,7 +36,7 @@ class Place:
 
 
 class Unsupported(NotImplementedError):
-    """Something that this compiler cannot turn into a program for the card."""
+    """Something that this compiler cannot compile for the card."""
 
     usual_hint = OUTSIDE
 
@@ -86,7 +86,7 @@ class UnsupportedType(Unsupported):
 
 
 class TooLarge(UnsupportedType):
-    """Integers that the card cannot hold: what is made of them stays on the host as well."""
+    """Integers that overflow 32 bits: their users become fallbacks as well."""
 
 
 class UnsupportedAccess(Unsupported):

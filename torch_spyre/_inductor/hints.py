@@ -94,7 +94,7 @@ def _warn_alias(alias: str) -> bool:
 
 
 def _said(node: torch.fx.Node | None) -> list[Mapping[str, Any]]:
-    """What the blocks around a node say, the outer ones first."""
+    """The hints of the blocks around a node, outermost first."""
     if node is None:
         return []
     custom = node.meta.get("custom") or {}

@@ -26,7 +26,7 @@ def is_foreign(function: Any) -> bool:
 
 
 def fingerprint(function: Any) -> str:
-    """What a function is: the same in another process, another one when its code changes.
+    """A hash of a function, stable across processes, which changes with its code.
 
     Covers the file it stands in, its code, defaults, and numbers and functions it closes over. An
     object may say what it is with a method `uuid`, as Inductor's own passes do. What a function

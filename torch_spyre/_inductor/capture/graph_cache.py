@@ -126,7 +126,7 @@ def _remove_in(process: int, path: str) -> None:
 
 
 def without_the_disk(problem: OSError, again: Callable[[], T]) -> T:
-    """Something could not be kept: do it again where it can be."""
+    """After a failed write: repeat it in a temporary directory."""
     _move(problem)
     try:
         return again()
@@ -163,7 +163,7 @@ def _disk_problem(problem: BaseException | None) -> OSError | None:
 
 
 def leave_sound(folder: str) -> None:
-    """Remove pickles that are not ours, or not what their name says any more."""
+    """Delete pickles of other users and corrupt ones: a name is the hash of the content."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -197,7 +197,7 @@ def close(path: str) -> None:
 
 
 def leave_equal(path: str, content: str) -> None:
-    """Remove a file of host code that has another content than it should have."""
+    """Delete a cached wrapper file if its contents differ from `content`."""
     try:
         if os.path.islink(path) or Path(path).read_bytes() != content.encode():
             _log.warning("%s was changed: it is written again", path)
@@ -253,7 +253,7 @@ def one_at_a_time(model: Any, example_inputs: Sequence[Any]) -> Iterator[None]:
 
 
 def _describe(model: Any, example_inputs: Sequence[Any]) -> str:
-    """About the same for the same graph. Locks save work, nothing else depends on it."""
+    """An approximate key of a graph. Locks save work, nothing else depends on it."""
     code = model.code if isinstance(model, torch.fx.GraphModule) else type(model).__name__
     shapes = [str(getattr(value, "shape", "")) for value in example_inputs]
     return hashlib.sha256(repr((code, shapes)).encode()).hexdigest()

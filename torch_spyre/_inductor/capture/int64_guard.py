@@ -36,7 +36,7 @@ def classes_of(inputs: Sequence[Any], at_least: Classes | None = None) -> Classe
 
 
 def is_integer_input(value: Any) -> bool:
-    """Whether a graph is compiled for how large the numbers of an input are."""
+    """Whether a graph is specialised on the range of an input."""
     if not isinstance(value, torch.Tensor) or value.dtype is not torch.int64:
         return False
     if isinstance(value, torch._subclasses.FakeTensor):
@@ -45,7 +45,7 @@ def is_integer_input(value: Any) -> bool:
 
 
 class IntegerGuard:
-    """A compiled graph that is compiled again when an input has larger numbers than expected.
+    """A compiled graph, recompiled when an input exceeds the range it was specialised on.
 
     `held` are tensors that the graph keeps; they count as inputs after the others."""
 

@@ -239,7 +239,7 @@ def _fold_attributes(cores: int) -> SharedList:
 
 @lru_cache(maxsize=4096)
 def _coordinate_info(share: int, slices: int, scale: int, eps: int) -> SharedDict:
-    """How a core walks over a dimension. `eps` is 0 for all but the stick."""
+    """Extent and stride of a core along a dimension. `eps` is 0 for all but the stick."""
     if scale != 1:
         share, slices = (eps or 1), 1
     alphas = [share, 0, 0]

@@ -75,7 +75,7 @@ def inner_compiler(
 
 @contextlib.contextmanager
 def _compiling(options: dict[str, Any]) -> Iterator[None]:
-    """As while compile_fx runs: programs are made when a graph is called."""
+    """The context of compile_fx, for programs that are compiled lazily, at a call."""
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor import config as inductor_config
 

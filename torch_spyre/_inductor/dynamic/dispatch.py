@@ -292,7 +292,7 @@ def _pad(tensor: torch.Tensor, dims: Dims, padded: Sizes, sizes: Sizes) -> torch
 def _crop(
     tensor: torch.Tensor, into: torch.Tensor, dims: Dims, padded: Sizes, sizes: Sizes
 ) -> torch.Tensor:
-    """Copy what counts of a padded tensor."""
+    """Copy the valid elements of a padded tensor."""
     inner, _ = _counting(tensor, dims, padded, sizes)
     into.detach().copy_(inner.reshape(into.shape))
     return into
@@ -301,7 +301,7 @@ def _crop(
 def _counting(
     tensor: torch.Tensor, dims: Dims, padded: Sizes, sizes: Sizes
 ) -> tuple[torch.Tensor, list[int]]:
-    """What counts of a padded tensor, with the parts of its dimensions apart."""
+    """The valid elements of a padded tensor, its dimensions split into their parts."""
     parts = [p for d in dims for p in d.parts or (sympy.Integer(1),)]
     tensor = tensor.view([number(p, padded) for p in parts])
     counts = [number(p, sizes) for p in parts]

@@ -41,7 +41,7 @@ class Dim:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the elements that count are the first ones."""
+        """Whether the valid elements are a prefix."""
         return not any(p.free_symbols for p in self.parts[1:])
 
 
@@ -111,7 +111,7 @@ def view(dims: Dims, sizes: Sequence[sympy.Expr]) -> Dims:
 
 
 def broadcast(operands: Sequence[Dims]) -> Dims:
-    """The dimensions of what a pointwise operation gives."""
+    """The dimensions of the result of a pointwise operation."""
     rank = max((len(d) for d in operands), default=0)
     result: list[Dim] = []
     for place in range(rank):

@@ -34,7 +34,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def apply(fixer: Fixer, node: Any) -> None:
-    """Put what stands for a node of a padded graph."""
+    """Apply the padding rule of a node."""
     target = node.target
     rule = RULES.get(target)
     if rule is not None:

@@ -42,7 +42,7 @@ def touches_open(fixer: Fixer, node: Any) -> bool:
 
 
 def closed(fixer: Fixer, node: Any) -> bool:
-    """Copies an operation that no open size has to do with."""
+    """Copies an operation that no open size affects."""
     if touches_open(fixer, node):
         return False
     fixer.copy(node)

@@ -246,7 +246,7 @@ class Fixer:
         return [self.expr(s) for s in node.meta["val"].shape]
 
     def static_dims(self, node: Node) -> Any:
-        """Dimensions of what has nothing to do with open sizes."""
+        """Dimensions of a value that no open size affects."""
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             return self.whole(value)

@@ -63,7 +63,7 @@ def memoise_metadata(
 
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the result depends on; None where more than its description is wanted."""
+    """The memo key; None where more than metadata is needed."""
     modes = _get_current_dispatch_mode_stack()
     if len(modes) != 1 or type(modes[0]) is not FakeTensorMode:
         return None
@@ -91,7 +91,7 @@ def _describe(tensor: torch.Tensor) -> _Description:
 
 
 def _is_new(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a result is a tensor that shares no memory with what it was made of."""
+    """Whether a result is a tensor that aliases none of its inputs."""
     if type(result) is not FakeTensor or result.storage_offset() != 0 or result.requires_grad:
         return False
     tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]

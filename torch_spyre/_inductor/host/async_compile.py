@@ -273,7 +273,7 @@ def _key(text: str, has_pool: bool) -> str:
 
 
 def compile_text(name: str, text: str, has_pool: bool) -> str:
-    """The SpyreCode directory of a kernel; made when no earlier compilation left it."""
+    """The SpyreCode directory of a kernel; compiled on a cache miss."""
     entry, key = bundle_entry(name, text, has_pool)
     directory = bundle_store().find(entry, key)
     if directory is not None:
@@ -286,13 +286,13 @@ def compile_text(name: str, text: str, has_pool: bool) -> str:
     try:
         directory = bundle_store().publish(entry, key, make)
     except OSError as problem:  # the disk, not the bundle
-        directory = graph_cache.without_the_disk(problem, lambda: _publish_anew(entry, key, make))
+        directory = graph_cache.without_the_disk(problem, lambda: _publish_again(entry, key, make))
     seconds = time.perf_counter() - start
     debug_dir.record_bundle(name, str(directory), f"made in {seconds:.2f} s")
     return str(directory / CODE_DIRECTORY)
 
 
-def _publish_anew(entry: str, key: str, make: Callable[[Path], None]) -> Path:
+def _publish_again(entry: str, key: str, make: Callable[[Path], None]) -> Path:
     """In the place that caches have by now."""
     return bundle_store().find(entry, key) or bundle_store().publish(entry, key, make)
 

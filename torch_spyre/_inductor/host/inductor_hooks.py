@@ -36,7 +36,7 @@ from torch_spyre._inductor.pipeline import PIPELINE
 
 
 def identity() -> tuple[Any, ...]:
-    """The compiler, the passes and whatever users added, for the keys of caches."""
+    """Identity of the compiler, its passes and users' extensions, for cache keys."""
     return (
         source_hash(),
         tuple((stage.name, *map(_name, stage.functions())) for stage in PIPELINE),

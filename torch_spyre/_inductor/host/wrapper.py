@@ -24,7 +24,7 @@ from torch_spyre.on_card import is_spyre
 
 
 class _SpyreLines:
-    """What the wrapper of a graph and that of a subgraph have in common."""
+    """Shared by the wrapper of a graph and that of a subgraph."""
 
     def make_buffer_allocation(self: Any, buffer: Any) -> str:
         device = buffer.get_device()

@@ -95,7 +95,7 @@ def costs(kernel: Kernel) -> list[OpCost]:
 
 
 def compulsory_bytes(kernel: Kernel, found: list[OpCost]) -> int:
-    """What every plan moves: each argument that is read or written, once."""
+    """Compulsory traffic: each argument that is read or written, once."""
     arguments = {*kernel.arguments, *kernel.constants}
     most: dict[tuple[object, bool], int] = {}
     tiles: dict[tuple[object, ...], int] = {}

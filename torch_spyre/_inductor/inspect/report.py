@@ -99,7 +99,7 @@ def operation_row(op: Operation, spec: OpSpec) -> tuple[str, ...]:
 
 
 def operations(kernel: Kernel) -> list[str]:
-    """Each operation: what, from where, and how it walks over its tensors."""
+    """Each operation: OpFunc, origin and access patterns."""
     lines: list[str] = []
     for i, (op, run) in enumerate(zip(kernel.operations, kernel.runs, strict=True)):
         spec = run.spec
@@ -132,7 +132,7 @@ def layouts(kernel: Kernel) -> list[str]:
 
 
 def restickifies(kernel: Kernel) -> list[str]:
-    """The copies that layouts made necessary, with the reason of each."""
+    """The layout conversion copies, with the reason of each."""
     if not kernel.restickifies:
         return ["none"]
     lines: list[str] = []

@@ -24,7 +24,7 @@ from torch_spyre._inductor.operations.index_expressions import Atom, linear_inde
 
 @dataclass(frozen=True)
 class Walk:
-    """A valid access: what moves in the stick, and what along other axes."""
+    """A valid access: symbols that move in the stick, and along other axes."""
 
     stick: sympy.Symbol | None
     """The symbol that counts the elements of a stick; None: always the first element."""

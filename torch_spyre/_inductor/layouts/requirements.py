@@ -197,7 +197,7 @@ def _order_wanted(
 
 
 def _stick_needs(op: Operation, layouts: Assignment) -> list[Need]:
-    """Copies that are needed because of where the sticks lie."""
+    """Copies that are needed because stick dimensions disagree."""
     out_layout = layouts.get(op.output.buffer) or op.output.buffer.layout
     assert out_layout is not None
     if op.kind == "scatter":
@@ -378,6 +378,6 @@ def cost(op: Operation, layouts: Assignment) -> float:
 
 
 def _weight(op: Operation, need: Need) -> float:
-    """A copy of a parameter is made once, not in every call."""
+    """A copy of a parameter is hoisted: it costs once, not in every call."""
     source = op.inputs[need.position].buffer if need.position >= 0 else None
     return 0.001 if source is not None and source.static and not source.written else 1.0

@@ -48,7 +48,7 @@ class Restickify:
 
 @dataclass
 class Copies:
-    """Inserts copies and remembers those that can be shared."""
+    """Inserts copies, with common subexpression elimination."""
 
     operations: list[Operation] = field(default_factory=list)
     restickifies: list[Restickify] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Copies:
     """By the content of operations: layers that are alike need the same."""
 
     def forget(self) -> None:
-        """Share nothing that was made so far."""
+        """Clear the table of shared copies."""
         self._made.clear()
 
     @located
@@ -169,7 +169,7 @@ class Copies:
         op: Operation,
         need: Need,
     ) -> None:
-        """Leave the copy of a parameter to the host code, which makes it once."""
+        """Hoist the copy of a parameter out of the kernel: host code makes it once."""
         linear = linear_index(source.index, ranges)
         steps = {a.symbol: a.coefficient for a in linear.atoms}
         stride = tuple(steps.get(v, 0) for v in ranges)
@@ -283,7 +283,7 @@ class Copies:
         return replace(op, opfunc="relayout")
 
     def _note(self, op: Operation) -> None:
-        """Remember a copy for people to see."""
+        """Record a copy for reports."""
         source, target = op.inputs[0], op.output
         assert source.buffer.layout is not None and target.buffer.layout is not None
         self.restickifies.append(

@@ -60,7 +60,7 @@ def _stride(size: int, stride: int) -> int:
 
 
 def default_layout(buffer: Buffer) -> SpyreTensorLayout:
-    """What an eager operation gives its result."""
+    """The layout of an eager operation's result."""
     size, stride = buffer.size, buffer.stride
     dense = sorted(zip(stride, size, strict=True))
     expected = 1

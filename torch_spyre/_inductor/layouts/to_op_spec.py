@@ -95,7 +95,7 @@ def _arg(
 
 
 def op_info(op: Operation, names: dict[sympy.Symbol, sympy.Symbol]) -> dict[str, Any]:
-    """What an OpFunc needs beside its tensors."""
+    """The attributes of an OpFunc."""
     info: dict[str, Any] = {}
     if "constants" in op.info:
         info["constants"] = dict(op.info["constants"])

@@ -108,7 +108,7 @@ def _laid_out_by_the_host(graph: GraphLowering, result: Any) -> Any:
 
 
 class _Mark:
-    """How far a graph has come, to look at what a lowering added and to take it back."""
+    """A checkpoint of a graph, to check what a lowering added and to roll it back."""
 
     def __init__(self, graph: GraphLowering, arguments: Any) -> None:
         self.graph = graph
@@ -122,7 +122,7 @@ class _Mark:
             fallback_rules.check(operation)
 
     def undo(self) -> None:
-        """Forget what was added."""
+        """Roll back to the checkpoint."""
         graph = self.graph
         for operation in graph.operations[self.operations :]:
             graph.name_to_op.pop(operation.get_operation_name(), None)

@@ -45,7 +45,7 @@ _SCATTERS = ("scatter", "index_add", "index_reduce", "masked_scatter")
 
 @functools.cache
 def never(target: torch._ops.OpOverload) -> str:
-    """Why an operation is not even tried; empty for the others."""
+    """Why an operation is always a fallback; empty for the others."""
     name = target._schema.name.split("::")[1]
     if target.namespace == "aten" and name.strip("_").startswith(_SCATTERS):
         return "the card has no indirect stores of single elements"

@@ -65,7 +65,7 @@ CARRIED = 64
 
 
 class IntRanges(dict[str, Range]):
-    """What is known of the integers of a graph, by the name of the buffer."""
+    """Ranges of the integers of a graph, by the name of the buffer."""
 
 
 def note(name: str, found: Range) -> None:
@@ -74,7 +74,7 @@ def note(name: str, found: Range) -> None:
 
 
 def range_of(name: str, dtype: torch.dtype) -> Range:
-    """What is known about a buffer."""
+    """The range of a buffer."""
     if dtype is torch.bool:
         return TRUTH
     known = state.of(V.graph, IntRanges).get(name)

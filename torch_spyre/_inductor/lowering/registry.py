@@ -37,7 +37,7 @@ spyre = torch.ops.spyre
 
 @dataclass
 class Refusals:
-    """What lowerings of a graph refused since the list was cleared."""
+    """Refusals of lowerings of a graph since the list was cleared."""
 
     problems: list[Unsupported] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ def added_lowerings() -> dict[str, Callable[..., Any]]:
 
 
 def lower(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-    """The result of our lowering of an operation; None hands it on."""
+    """The result of our lowering of an operation; None delegates to the stock one."""
     return _LOWERINGS[op](*args, **kwargs)
 
 

@@ -22,7 +22,7 @@ _Known = tuple[Any, tuple[Any, ...], Any]
 
 
 class BodyMemo(dict[tuple[str, str], _Known]):
-    """Results by kind and name of a node; names are unique in a graph."""
+    """The memo table: by kind and name of a node; names are unique in a graph."""
 
 
 def run_once(

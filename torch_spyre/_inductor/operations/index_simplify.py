@@ -45,7 +45,7 @@ class _Sum(NamedTuple):
 
 
 def simplified(index: sympy.Expr, ranges: Mapping[sympy.Symbol, int]) -> sympy.Expr:
-    """The same index; quotients of sums are taken apart where nothing is carried."""
+    """The same index; division distributes over sums where no carry occurs."""
     if not index.has(FloorDiv, ModularIndexing):
         return index
     return _simplified(index, tuple(ranges.items()))

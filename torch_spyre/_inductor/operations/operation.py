@@ -81,7 +81,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an operation comes from, for people."""
+    """Provenance of an operation, for reports."""
 
     node: str
     """The node of LoopLevelIR, e.g. `buf3`."""

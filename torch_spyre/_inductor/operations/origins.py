@@ -55,7 +55,7 @@ def _maker(node: Any) -> torch.fx.Node | None:
 
 @functools.cache
 def is_view(target: Any) -> bool:
-    """Whether an operation only looks at its input in another way."""
+    """Whether an operation is a view of its input."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     if target is torch.ops.aten._unsafe_view.default:
@@ -80,7 +80,7 @@ def _stack_trace(fx: torch.fx.Node) -> str | None:
 
 
 def aten_name(fx: torch.fx.Node) -> str:
-    """The operation that the program asked for."""
+    """The ATen operation that the program called."""
     original = fx.meta.get("original_aten")
     target = original if original is not None else fx.target
     return str(target)

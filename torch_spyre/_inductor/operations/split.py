@@ -240,7 +240,7 @@ def constant_of(
 
 
 def typed_for(value: Value, dtype: torch.dtype) -> Value:
-    """What a node stores has the type of its buffer."""
+    """Cast the stored value to the dtype of its buffer."""
     if value.dtype == dtype:
         return value
     return cast(value, dtype)

@@ -43,7 +43,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """A tensor of an operation, as it is walked over."""
+    """The access pattern of a tensor of an operation."""
 
     arg: TensorArg
     axes: tuple[Axis, ...]

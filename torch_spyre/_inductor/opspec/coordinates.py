@@ -205,7 +205,7 @@ def _sum(values: list[Coordinate]) -> Coordinate:
 
 @lru_cache(maxsize=1 << 16)
 def to_expr(coordinate: Coordinate) -> sympy.Expr:
-    """The one way to write it: `floor(c1/64)`, `Mod(c1, 64)`, `floor(Mod(c0, 50)/10)`."""
+    """The canonical form: `floor(c1/64)`, `Mod(c1, 64)`, `floor(Mod(c0, 50)/10)`."""
     total: sympy.Expr = sympy.Integer(coordinate.const)
     for term in coordinate.terms:
         value = term.var

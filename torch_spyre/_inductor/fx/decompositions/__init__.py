@@ -75,7 +75,7 @@ def _is_for_card(args: Any, kwargs: Any) -> bool:
 
 
 def _gate(op: torch._ops.OpOverload) -> None:
-    """Put a wrapper into Inductor's table that asks for the device first."""
+    """Wrap Inductor's decomposition in a dispatch on the device."""
     previous = inductor.decompositions.get(op)
     if getattr(previous, "_spyre_gate", False):
         return
@@ -141,7 +141,7 @@ _WHOLE: dict[torch._ops.OpOverload, bool] = {}
 
 
 def keep_whole(op: torch._ops.OpOverload, over_package: bool = False) -> None:
-    """Do not let Inductor decompose an operation on spyre: something of ours takes it as it is."""
+    """Keep Inductor from decomposing an operation on spyre that we lower directly."""
     _WHOLE[op] = over_package or _WHOLE.get(op, False)
     _gate(op)
 
@@ -322,7 +322,7 @@ def product(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def _as_reductions() -> bool:
-    """Whether the user wants products with vectors as sums of products."""
+    """Whether the user wants matrix-vector products lowered as reductions."""
     return torch._inductor.config.coordinate_descent_tuning
 
 

@@ -110,7 +110,7 @@ def _index_by_known_values(graph: Graph, values: dict[Node, torch.Tensor]) -> No
 
 @dataclass(frozen=True)
 class _Range:
-    """What an index tensor says about one dimension of the tensor that is indexed."""
+    """A constant index tensor as a range of the indexed dimension."""
 
     start: int
     step: int

@@ -39,7 +39,7 @@ _OTHERS = (aten.full.default, aten.clone.default, aten.copy_.default, prims.fma.
 
 
 def compute_in_float32(graph: Graph) -> None:
-    """Widen what a step of an optimizer reads, and round what it stores."""
+    """Cast inputs of an optimizer step to float32, and results back."""
     if not _is_step(graph):
         return
     _log.info("the step of an optimizer is computed in float32")
@@ -144,7 +144,7 @@ def _is_under_root(node: Node) -> bool:
 
 
 def _rounded(graph: Graph, node: Any, dtype: torch.dtype | None) -> Any:
-    """What is stored or handed out, in the type that it had."""
+    """Cast stored and returned values back to their dtype."""
     if dtype is None or not isinstance(node, Node) or node.meta["val"].dtype == dtype:
         return node
     return _cast(graph, node, dtype)
