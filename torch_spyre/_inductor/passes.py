@@ -39,7 +39,7 @@ def add_pass(position: str) -> Callable[[Pass], Pass]:
 
 
 def remove_pass(position: str, function: Pass) -> None:
-    """Take a function that was added out again."""
+    """Unregister a pass."""
     _at(position).remove(function)
 
 

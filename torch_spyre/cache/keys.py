@@ -30,7 +30,7 @@ _ROOT = os.path.dirname(os.path.dirname(__file__))
 
 
 def source_hash() -> str:
-    """A hash of everything that has a say in what a program becomes."""
+    """A hash of all sources that determine the compiled program."""
     added = _added_opfuncs()
     return package_hash() if not added else _hash(package_hash(), *added)
 

@@ -68,7 +68,7 @@ def _deal_out(plan: GraphPlan, placed: list[Operation], restickifies: list[Resti
 
 
 def _used_outside(planning: Planning) -> set[str]:
-    """Names of buffers that something other than one kernel reads or hands out."""
+    """Names of buffers that are read outside of one kernel, or returned."""
     outside = set(V.graph.get_output_names()) | set(V.graph.graph_inputs)
     outside |= {whole_of(n) for n in outside}  # a result may be a piece of a cat
     outside |= set(V.graph.constants)

@@ -17,7 +17,7 @@ from torch_spyre.on_card import is_spyre
 
 
 def transfers_first(nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
-    """Move the transfers that need nothing but inputs to the front; all else keeps its order."""
+    """Hoist transfers that depend on inputs alone; a stable sort otherwise."""
     return sorted(nodes, key=lambda node: not _is_transfer_of_input(node))
 
 

@@ -68,7 +68,7 @@ class Content:
 
 
 def modelled_us(op: OpSpec, in_lx: tuple[bool, ...]) -> float:
-    """What an operation costs as it is divided, with some of its tensors in scratchpads."""
+    """Modelled time of an operation as divided, with some of its tensors in scratchpads."""
     return _pricer(Content(op, divided=False)).us(slices_of(op), in_lx)
 
 
@@ -106,7 +106,7 @@ class Pricer:
         self._gathered = next((i for i, a in enumerate(accesses) if a.index_symbols), None)
 
     def price(self, slices: Slices, in_lx: Sequence[bool] = ()) -> Price:
-        """What it costs with so many slices of each dimension."""
+        """The price for given numbers of slices."""
         return price(self.work(slices, in_lx))
 
     def us(self, slices: Slices, in_lx: tuple[bool, ...]) -> float:

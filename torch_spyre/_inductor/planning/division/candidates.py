@@ -100,7 +100,7 @@ def best_divisions(
     divided: dict[tuple[int, int, int], OpSpec] = {}
 
     def with_candidate(spec: OpSpec, option: Options, candidate: int) -> OpSpec:
-        """One for all layers that are alike: who comes next looks at it once."""
+        """Memoised, so that identical layers share one object."""
         key = (id(spec), id(option), candidate)
         if key not in divided:
             divided[key] = with_slices(spec, option.candidates[candidate].slices)
@@ -122,7 +122,7 @@ def best_divisions(
 
 @dataclass
 class Options:
-    """What an operation can do. Operations that are alike share one."""
+    """The candidates of an operation, priced; shared by identical operations."""
 
     pricer: Pricer
     candidates: list[Candidate]
@@ -134,7 +134,7 @@ class Options:
         self._known: dict[tuple[int, tuple[bool, ...]], float] = {}
 
     def us(self, candidate: int, in_lx: tuple[bool, ...]) -> float:
-        """What a candidate costs with some of the tensors in scratchpads."""
+        """Modelled time of a candidate with some of the tensors in scratchpads."""
         found = self._known.get((candidate, in_lx))
         if found is None:
             found = self.pricer.us(self.candidates[candidate].slices, in_lx)

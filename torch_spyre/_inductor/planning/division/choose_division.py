@@ -41,7 +41,7 @@ Flags = tuple[bool, ...]
 
 
 class PricedOptions(Protocol):
-    """What an operation can do. Operations that are alike share one."""
+    """The candidates of an operation, priced; shared by identical operations."""
 
     cheapest: int
 
@@ -50,7 +50,7 @@ class PricedOptions(Protocol):
         """For each candidate the views of the tensors; None where one cannot be in scratchpads."""
 
     def us(self, candidate: int, in_lx: Flags) -> float:
-        """What a candidate costs with some of the tensors in scratchpads."""
+        """Modelled time of a candidate with some of the tensors in scratchpads."""
 
 
 class _Use(NamedTuple):
@@ -111,7 +111,7 @@ class _State:
 
 
 class _Numbers:
-    """Small numbers for things, equal for equal ones: cheaper to compare and to look up."""
+    """Interns values as small numbers: cheaper to compare and to look up."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}

@@ -66,7 +66,7 @@ def search(
 
 
 def _most(candidates: Sequence[Candidate]) -> int:
-    """What would be saved if there were room for all."""
+    """Upper bound of savings, with unlimited capacity."""
     most: dict[tuple[int, int], int] = {}
     for c in candidates:
         key = (c.buffer, c.life)
@@ -217,7 +217,7 @@ _KEYS: tuple[Callable[[Candidate], tuple], ...] = (
 def _best_order(
     candidates: list[Candidate], buffers: Sequence[LifetimeBoundBuffer], room: _Room
 ) -> _Placing:
-    """Whole lives first, then parts of those that found no room."""
+    """Whole live ranges first, then parts of those that did not fit."""
     best: _Placing | None = None
     most = _most(candidates)
     lives: dict[int, list[tuple[int, ...]]] = {}
@@ -267,13 +267,13 @@ def _improve(best: _Placing, candidates: list[Candidate], room: _Room) -> _Placi
 
 
 def _below(count: int, seed: int) -> tuple[int, int]:
-    """A number below a count, and the next seed: always the same sequence."""
+    """A deterministic pseudo-random number below a count, and the next seed."""
     seed = (seed * 1103515245 + 12345) % 2**31
     return seed // 65536 % count, seed
 
 
 def _bring_forward(best: _Placing, room: _Room) -> _Placing | None:
-    """An order in which something without room comes first, if more is saved so."""
+    """An order in which a candidate that did not fit comes first, if that saves more."""
     left = [c for c in best.order if c.number not in best.at]
     left.sort(key=lambda c: (-c.value, c.number))
     for c in left:

@@ -367,7 +367,7 @@ def _with_symbols(group: Sequence[Item], trial: Trial, first: int = 0) -> list[I
 
 
 def _cost(nodes: Sequence[Node], outside: set[Buffer]) -> Cost:
-    """What a tree takes and moves, each run of operations planned on its own."""
+    """Time and traffic of a tree, each run of operations planned on its own."""
     homes = Homes(nodes, outside)
     counts: dict[int, int] = {}
     _count(nodes, 1, counts)

@@ -78,7 +78,7 @@ Node = Item | Loop
 
 
 def accesses_of(spec: OpSpec) -> list[Access]:
-    """How tensors are walked over; nothing is known of copies between any two layouts."""
+    """Access patterns of the tensors; unknown for copies between arbitrary layouts."""
     return [] if spec.op == "relayout" else read_accesses(spec)
 
 
