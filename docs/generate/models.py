@@ -257,7 +257,7 @@ the card wants the second operand with its sticks along the result's columns.
 """
 
 _PATHS = """\
-## Results after rounding
+## Kernels, fallbacks and errors
 
 {sizes}.
 Decoders are two graphs: the prompt, and one token. *Moved* are operations that only change layouts
