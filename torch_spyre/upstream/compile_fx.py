@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.on_card import any_on_card
 from torch_spyre.upstream import frame_chunks
 from torch_spyre.upstream.import_hooks import after_import
 from torch_spyre.upstream.install import is_on
@@ -59,15 +60,13 @@ def compile_fx(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 def uses_spyre(graph: Any, example_inputs: Sequence[Any]) -> bool:
     """Whether a graph has spyre tensors among its inputs or makes some."""
-    for value in example_inputs:
-        if isinstance(value, torch.Tensor) and value.device.type == DEVICE_NAME:
-            return True
+    if any_on_card(example_inputs):
+        return True
     if not isinstance(graph, torch.fx.GraphModule):
         return False
     for node in graph.graph.nodes:
         value = node.meta.get("val", node.meta.get("example_value"))
-        values = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(v, torch.Tensor) and v.device.type == DEVICE_NAME for v in values):
+        if any_on_card([value]):
             return True
     return False
 

@@ -27,7 +27,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings, rebind_unbacked
 
 from torch_spyre._inductor.state import current
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.on_card import any_on_card
 
 _State = tuple[Any, Any, Any]
 
@@ -208,7 +208,7 @@ def _is_ours(gm: GraphModule) -> bool:
 
 def _has_spyre(graph: Graph) -> bool:
     values = (node.meta.get("val") for node in graph.nodes)
-    return any(isinstance(v, torch.Tensor) and v.device.type == DEVICE_NAME for v in values)
+    return any_on_card(values)
 
 
 # ---- From tracing to the passes after it ---------------------------------------------------------

@@ -16,7 +16,7 @@ from torch._inductor.pattern_matcher import CallFunction, MultiOutputPattern, Pa
 
 from torch_spyre._inductor.fx import reinplace as spyre_reinplace
 from torch_spyre._inductor.state import is_compiling
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.on_card import is_on_card
 
 _Function = Callable[..., Any]
 
@@ -48,7 +48,7 @@ def _not_for_spyre(passes: list[Any], check: Callable[[Any], Any]) -> list[Any]:
 
 
 def _elsewhere(stock: Callable[[Any], Any], match: Any) -> Any:
-    return match.output_node().meta["val"].device.type != DEVICE_NAME and stock(match)
+    return not is_on_card(match.output_node().meta["val"]) and stock(match)
 
 
 def safe_updates(known: dict[Any, Any]) -> dict[Any, Any]:

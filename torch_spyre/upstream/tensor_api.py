@@ -13,12 +13,9 @@ from torch import nn
 from torch_spyre import _C, logs
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.devices import device as use_card
+from torch_spyre.on_card import is_on_card, is_spyre
 
 _Function = Callable[..., Any]
-
-
-def is_spyre(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == DEVICE_NAME
 
 
 def device_tensor_layout(_: None) -> _Function:
@@ -30,7 +27,7 @@ def _device_tensor_layout(self: torch.Tensor) -> _C.SpyreTensorLayout | None:
     """How the tensor lies on the card; None on other devices and for carried tensors."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    if not is_spyre(self) or isinstance(self, FakeTensor):
+    if not is_on_card(self) or isinstance(self, FakeTensor):
         return None
     return _C.get_spyre_tensor_layout(self)
 
@@ -46,11 +43,11 @@ def to_with_layout(
     others = {k: v for k, v in kwargs.items() if k != "copy"}
     target, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **others)
     if target is None:
-        target = tensor.device if is_spyre(tensor) else torch.device(DEVICE_NAME)
-    if target.type != DEVICE_NAME:
+        target = tensor.device if is_on_card(tensor) else torch.device(DEVICE_NAME)
+    if not is_spyre(target):
         raise ValueError(f"device_layout needs a {DEVICE_NAME} device, got '{target}'")
     dtype = dtype or tensor.dtype
-    if is_spyre(tensor) and not copy and dtype == tensor.dtype:
+    if is_on_card(tensor) and not copy and dtype == tensor.dtype:
         same_card = target.index is None or target.index == tensor.device.index
         if same_card and _device_tensor_layout(tensor) == layout:
             return tensor
@@ -94,7 +91,7 @@ def empty(stock: _Function, constructors: _Function) -> tuple[_Function, _Functi
             return stock(*size, **kwargs)
         shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
         device = torch.device(kwargs.pop("device", None) or DEVICE_NAME)
-        if device.type != DEVICE_NAME:
+        if not is_spyre(device):
             raise ValueError(f"device_layout needs a {DEVICE_NAME} device, got '{device}'")
         requires_grad = kwargs.pop("requires_grad", False)
         names = ("dtype", "pin_memory", "memory_format")
@@ -114,7 +111,7 @@ def print_from_host(stock: _Function) -> _Function:
     """Only a fixed list of device types is copied to the host to be printed."""
 
     def contents(self: torch.Tensor, indent: int) -> str:
-        return stock(self.cpu() if is_spyre(self) else self, indent)
+        return stock(self.cpu() if is_on_card(self) else self, indent)
 
     return contents
 
@@ -124,7 +121,7 @@ def module_to(stock: _Function) -> _Function:
 
     def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
-        if device is None or device.type != DEVICE_NAME or memory_format is not None:
+        if not is_spyre(device) or memory_format is not None:
             return stock(self, *args, **kwargs)
         from torch_spyre.device.module_to import load_model_to_spyre
 
@@ -158,7 +155,7 @@ def dlpack(*stock: _Function) -> list[_Function]:
 
 def _refusing(stock: _Function) -> _Function:
     def export(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if is_spyre(tensor):
+        if is_on_card(tensor):
             raise BufferError(_NO_DLPACK)
         return stock(tensor, *args, **kwargs)
 

@@ -35,7 +35,7 @@ from torch_spyre._inductor import config, passes, state
 from torch_spyre._inductor.capture import input_layouts
 from torch_spyre._inductor.fx.passes.cleanup import changed_by
 from torch_spyre._inductor.operations import origins
-from torch_spyre.constants import DEVICE_NAME
+from torch_spyre.on_card import is_spyre
 
 BEFORE, FIRST, SECOND, LAST, BEHIND = range(5)
 """Parts of a graph from which layers were left out, in order."""
@@ -119,7 +119,7 @@ class Repeats:
                     device = buffer.get_device()
                     # A cat is memory whose pieces are written by their own nodes.
                     own = isinstance(buffer, (ir.ComputedBuffer, ir.NopKernel))
-                    if not own or device is None or device.type != DEVICE_NAME:
+                    if not own or not is_spyre(device):
                         return False
             self._is_sure = True
         return True
@@ -225,7 +225,7 @@ def _described(value: Any) -> Any:
         return None if None in parts else parts
     if type(value) is not FakeTensor or value._has_symbolic_sizes_strides:
         return None
-    if value.fake_device.type != DEVICE_NAME:
+    if not is_spyre(value.fake_device):
         return None
     return (value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device)
 
