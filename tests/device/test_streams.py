@@ -128,7 +128,7 @@ def test_freed_tensor_is_not_recycled_under_queued_work():
     source = torch.full((64, 64), 3.0, device="spyre")
     torch.spyre.synchronize()
     _C._host_callback(0, 0, lambda: (time.sleep(0.1), done.append(True)))
-    copy = source.clone()  # queued behind the sleep
+    copy = source.clone()  # queued after the sleep
     del source
     other = torch.empty(64, 64, device="spyre")  # must not take source's place
     with torch.spyre.Stream():

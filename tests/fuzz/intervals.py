@@ -33,7 +33,7 @@ UNIT = 2.0**-24
 # Eager float16 ends at 65504, the card's later.
 LARGEST = {F16: 60000.0, F32: 1e30, I64: 2.0**30, BOOL: 1.0}
 
-# What functions of torch.nn.functional hand on although nobody gave it.
+# Defaults that functions of torch.nn.functional pass on.
 DEFAULTS: dict[str, Any] = {"inplace": False, "dtype": None, "eps": 1e-5, "approximate": "none"}
 
 

@@ -62,7 +62,7 @@ class Argument:
         tensor = _C._empty_spyre(self.size, self.stride, self.dtype, self.layout, 0)
         value = self.value
         if value is None:
-            if other_values:  # garbage, so that what nobody writes shows
+            if other_values:  # garbage, so that unwritten bytes show
                 tensor.copy_(_other(torch.zeros(self.size, dtype=self.dtype)))
             return tensor
         tensor.copy_(_other(value) if other_values else value)

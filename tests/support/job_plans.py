@@ -16,7 +16,7 @@ BASE = 0x1C00000000
 END = 0x2000000000
 EMPTY_PROGRAM = b"SPYREPRG" + struct.pack("<II", 5, 0)
 ALLOCATION = 1024
-DATA_AT = 256  # where the plans below move data, behind the program
+DATA_AT = 256  # where the plans below move data, after the program
 
 Json = Any
 

@@ -1,4 +1,4 @@
-"""Scratchpads in one piece: when, and what becomes of copies."""
+"""Scratchpads promoted to one shared buffer: conditions, and the copies between cores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_value_that_is_written_and_read_by_the_same_cores_is_shared(tmp_path):
         [Space.ARGUMENT, Space.SHARED],
         [Space.SHARED, Space.ARGUMENT],
     ]
-    # The slices of the cores, one behind the other as in memory.
+    # The slices of the cores, contiguous as in memory.
     assert shared.operations()[0].addresses[1].offsets == (0, 4096, 8192, 12288)
     (step,) = steps_of(bundle, private_lx=True)
     assert {a.space for a in addresses(step)} == {Space.ARGUMENT}  # the value is never stored

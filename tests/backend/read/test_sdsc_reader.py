@@ -391,7 +391,7 @@ def test_no_field_may_be_missing_or_say_something_else(tmp_path, number):
             else:
                 name = [key for key in place if isinstance(key, str)][-1]
                 passed.append((name, "missing" if missing else "changed"))
-    # Names of nodes are free as long as nobody refers to them; that a reduction lists its output
+    # Names of nodes are free as long as nothing refers to them; that a reduction lists its output
     # among its inputs as well says nothing.
     assert set(passed) <= {("name_", "changed"), ("inputLabeledDs", "missing")}
 

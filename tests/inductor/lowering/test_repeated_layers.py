@@ -155,7 +155,7 @@ def test_each_layer_changes_its_own_inputs() -> None:
 
 class Counting(Cached):
     """As stock models keep the length of a cache: a number of each layer, changed in every call.
-    Inductor moves the change behind all layers."""
+    Inductor moves the change after all layers."""
 
     def __init__(self, number: int = 0) -> None:
         super().__init__()

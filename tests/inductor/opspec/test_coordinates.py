@@ -497,7 +497,7 @@ def test_parts_of_what_was_cast_to_float32_are_its_elements_in_order(length: int
 
     torch._dynamo.reset()
     x = torch.arange(length).half() % 7
-    # No two cores write one of the pair, and no cast reads sticks behind the last one.
+    # No two cores write one of the pair, and no cast reads sticks after the last one.
     with torch.spyre.sanitizer():
         results = torch.compile(parts)(x.to("spyre"))
     for result, expected in zip(results, parts(x), strict=True):

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from torch_spyre import opfuncs
-from torch_spyre._C import DataFormats
+from torch_spyre._C import DataFormats, ElementArrangement
 from torch_spyre._inductor.opspec.access import Access, InvalidOpSpec, kind_of, read_accesses
 from torch_spyre._inductor.opspec.loops import Spec
 from torch_spyre._inductor.opspec.op_spec import (
@@ -30,7 +30,7 @@ from torch_spyre.hardware import CARD
 __all__ = ["InvalidOpSpec", "validate_op_spec", "validate_superdsc"]
 
 SPACES = ("hbm", "pool", "lx")
-ARRANGEMENTS = ("STANDARD", "DL16_TO_FP32", "QFP8CH", "EXX2")
+ARRANGEMENTS = tuple(ElementArrangement.__members__)
 # Fewest inputs, where the last ones are optional.
 OPTIONAL_INPUTS = {"layernormnorm": 3}
 
