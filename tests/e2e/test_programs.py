@@ -473,37 +473,6 @@ def test_no_pair_of_nodes_is_compared_for_fusion() -> None:
     assert torch.allclose(told.result.cpu().float(), f(a.float()), rtol=0.02)
 
 
-def test_ancestors_are_not_computed_where_nothing_is_fused() -> None:
-    """Unless a pass of a user works on the scheduler's nodes: it finds what Inductor promises."""
-    from torch_spyre._inductor.passes import add_pass, remove_pass
-
-    def f(a: torch.Tensor) -> torch.Tensor:
-        return torch.exp(a + 1).sum(-1)
-
-    def nodes_of(post_fusion: Any = None) -> list[tuple[int, int]]:
-        torch._dynamo.reset()
-        found: list[tuple[int, int]] = []
-
-        def look(nodes: list[Any]) -> None:
-            found.extend((len(n.ancestors), n.max_input_distance) for n in nodes)
-
-        if post_fusion is None:
-            stock = Scheduler.topological_sort_schedule
-            at = lambda self, nodes: look(nodes) or stock(self, nodes)  # noqa: E731
-            with mock.patch.object(Scheduler, "topological_sort_schedule", at):
-                torch_spyre.explain(f, x(5, 70).to("spyre"))
-            return found[-3:]
-        add_pass("post_fusion")(look)
-        try:
-            torch_spyre.explain(f, x(5, 70).to("spyre"))
-        finally:
-            remove_pass("post_fusion", look)
-        return found
-
-    assert nodes_of() == [(0, 0)] * 3
-    assert nodes_of("pass") == [(0, 0), (1, 1), (2, 2)]
-
-
 def test_a_copy_is_remembered_for_one_tensor_at_one_version() -> None:
     find, place = _C._remembered()
     tensor, other, copy = x(4, 64).to("spyre"), x(4, 64).to("spyre"), x(4, 64).to("spyre")

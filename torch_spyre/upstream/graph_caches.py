@@ -19,7 +19,7 @@ def read_sound_pickles(stock: _Function) -> _Function:
 
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Any:
         if local and is_compiling():
-            graph_cache.leave_sound(cls._get_tmp_dir_for_key(key))
+            graph_cache.discard_unsound(cls._get_tmp_dir_for_key(key))
         return stock(cls, local, remote_cache, key)
 
     return iterate_over_candidates
@@ -51,12 +51,12 @@ def write_damaged_host_code_again(
     def write(cls: Any, source_code: str, extra: str = "") -> tuple[str, str]:
         if is_compiling():
             key = get_hash(source_code.strip(), extra, "code")
-            graph_cache.leave_equal(get_path(key, "py")[2], source_code)
+            graph_cache.discard_if_changed(get_path(key, "py")[2], source_code)
         return stock_write(cls, source_code, extra)
 
     def write_to_disk(self: Any) -> str:
         if is_compiling():
-            graph_cache.leave_equal(get_path(self.cache_key, "py")[2], self.source_code)
+            graph_cache.discard_if_changed(get_path(self.cache_key, "py")[2], self.source_code)
         return stock_write_to_disk(self)
 
     return write, write_to_disk

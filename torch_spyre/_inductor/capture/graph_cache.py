@@ -5,8 +5,8 @@ directory of the user. It trusts whatever lies there, and fails when it cannot w
 graphs with spyre tensors
 
 - the directory is of mode 0700; one that others can write is not used (`begin`);
-- a pickle is read if it is our own file and still what its name, a hash, says (`leave_sound`);
-- a file of host code that is not what the graph says is written again (`leave_equal`);
+- a pickle is read if it is our own file and still what its name, a hash, says (`discard_unsound`);
+- a file of host code that is not what the graph says is written again (`discard_if_changed`);
 - when the disk is full or cannot be written, this process goes on in a temporary directory, with a
   warning (`surviving`, `without_the_disk`);
 - processes that compile the same graph at once wait for the first, and find what it made
@@ -162,7 +162,7 @@ def _disk_problem(problem: BaseException | None) -> OSError | None:
 # ---- Files --------------------------------------------------------------------------------------
 
 
-def leave_sound(folder: str) -> None:
+def discard_unsound(folder: str) -> None:
     """Delete pickles of other users and corrupt ones: a name is the hash of the content."""
     try:
         names = os.listdir(folder)
@@ -196,7 +196,7 @@ def close(path: str) -> None:
         os.chmod(path, 0o600)
 
 
-def leave_equal(path: str, content: str) -> None:
+def discard_if_changed(path: str, content: str) -> None:
     """Delete a cached wrapper file if its contents differ from `content`."""
     try:
         if os.path.islink(path) or Path(path).read_bytes() != content.encode():
