@@ -166,7 +166,7 @@ WITH_THE_COMPILER = [
          "torch._inductor.graph:GraphLowering.compile_to_module"),
         "graph_lowering.equal_layers", "time", "spyre",
         "Layers that are equal are lowered and planned once; no hook around a graph's lowering.",
-        "test_equal_layers_are_lowered_once", gain="",
+        "test_equal_layers_are_lowered_once", gain="7 / 0 %, 54 / 0 %",
     ),
     Patch(
         "never-fused",
@@ -174,21 +174,21 @@ WITH_THE_COMPILER = [
          "torch._inductor.scheduler:Scheduler.create_scheduler_node"),
         "scheduler.never_fused", "time", "spyre",
         "A device cannot say that it never fuses: loops are made and compared for nothing.",
-        "test_no_loops_are_made_that_nobody_looks_at", gain="",
+        "test_no_loops_are_made_that_nobody_looks_at", gain="17 / 0 %, 8 / 0 %",
     ),
     Patch(
         "products-with-bias", ("torch._inductor.fx_passes.post_grad:pass_patterns",),
         "fx_passes.products_with_bias", "time", "spyre",
         "mm + bias becomes addmm, which our decomposition takes apart again. There is no option "
         "for a single pattern.",
-        "test_products_are_not_traced_again", gain="",
+        "test_products_are_not_traced_again", gain="3 / 0 %, 0 / 0 %",
     ),
     Patch(
         "possible-patterns",
         ("torch._inductor.pattern_matcher:PatternMatcherPass.apply",),
         "fx_passes.possible_ones", "time", "spyre",
         "Nodes are compared with patterns that need an operation which the graph does not have.",
-        "test_patterns_that_cannot_match_are_not_tried", gain="",
+        "test_patterns_that_cannot_match_are_not_tried", gain="4 / 0 %, 19 / 0 %",
     ),
     Patch(
         "known-values",
