@@ -212,3 +212,23 @@ def test_nothing_but_the_table_changes_pytorch() -> None:
 )
 def test_a_change_of_pytorch_is_seen(code: str) -> None:
     assert list(changes(ast.parse(code)))
+
+
+# ---- Tests in the shape of the package -----------------------------------------------------------
+
+
+ELSEWHERE = {
+    "ops": "tests/device: operations in eager mode are the device's, for who uses them",
+}
+"""Folders of the package whose tests are in another one, and why."""
+
+
+def test_every_folder_of_the_package_has_tests_of_its_own() -> None:
+    found = {path.parent.relative_to(ROOT / "torch_spyre") for path in modules().values()}
+    bare = []
+    for folder in sorted(found):
+        tests = ROOT / "tests" / folder.as_posix().replace("_inductor", "inductor")
+        if folder.name and folder.as_posix() not in ELSEWHERE and not any(tests.glob("test_*.py")):
+            bare.append(str(folder))
+    assert not bare, f"folders without a test: {bare}"
+    assert all((ROOT / "torch_spyre" / folder).is_dir() for folder in ELSEWHERE)

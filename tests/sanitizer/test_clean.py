@@ -23,7 +23,7 @@ FILES = (
     "tests/e2e/test_scatter.py",
     "tests/e2e/test_training.py",
     "tests/inductor/opspec/test_coordinates.py",
-    "tests/inductor/fx/test_pooling_and_indexing.py",
+    "tests/inductor/fx/decompositions/test_pooling_and_indexing.py",
     "tests/device/test_training.py",
 )
 
