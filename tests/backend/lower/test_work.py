@@ -115,3 +115,23 @@ def test_what_is_in_a_scratchpad_counts_for_each_core():
         assert all(a.address.space != Space.LX for a in step.operands)
         assert step.works[0].lx_bytes == 0
         assert step.works[0].read_bytes == 2 * prod((64, 64)) * 2
+
+
+@pytest.mark.parametrize("scatters", [False, True])
+def test_rows_by_index_cost_a_stick_for_each_point_and_not_their_table(scatters):
+    """64 rows of 256 of a table of 4096: 4 sticks each, there and back, and 2 sticks of indices."""
+    table, rows = half(4096, 256), torch.arange(0, 4096, 64).to("spyre")
+
+    def function(table, rows, values):
+        if scatters:
+            return table.index_copy_(0, rows, values)
+        return table.index_select(0, rows)
+
+    torch._dynamo.reset()
+    with config.patch(lx_planning=False):
+        operations = operations_of(function, table, rows, half(64, 256))
+    works = [lower(operation).works[0] for operation in operations]
+    (work,) = [w for w in works if len(w.flows) == 3]
+    expected = [64 * 4 * 128, 2 * 128, 64 * 4 * 128]
+    assert [f.total_bytes for f in work.flows] == expected
+    assert [f.writes for f in work.flows] == [False, False, True]

@@ -166,3 +166,21 @@ def test_a_part_of_a_tensor_is_no_plain_share_of_it() -> None:
     views = Views(spec_of(examples()["part"])).of({c0: 2, c1: 1})
     assert views[0] is None and views[1] is not None
     assert views[1].own_bytes * 2 == views[1].all_bytes
+
+
+@pytest.mark.parametrize("slices", [{c0: 2}, {c1: 2}, {c0: 2, c1: 2}])
+def test_in_scratchpads_a_part_begins_after_what_a_core_has_of_the_axes_inside(
+    slices: dict[sympy.Symbol, int],
+) -> None:
+    """Rows 6 to 12 of 12, all 4 columns of sticks: on a core with half of the columns, or rows."""
+    x, z = buffer("x", (2, 6, 256), 2), buffer("z", (6, 256), 1)
+    spec = spec_of(pointwise("exp", [(x, 256 * p0 + p1 + 6 * 256)], z, (6, 256)), slices)
+    axes = read_accesses(spec)[0].axes
+    (first,) = [a for a in axes if a.first]
+    inside = axes[: axes.index(first)]
+    expected = first.first * 64 * 2
+    for axis in inside:
+        expected *= axis.size // slices.get(axis.symbol, 1)
+    args = [replace(spec.args[0], allocation={"lx": 0}, arg_index=-1), spec.args[1]]
+    frame = frame_of(replace(spec, args=args))
+    assert set(frame.offsets[0]) == {expected} and len(frame.offsets[0]) == prod(slices.values())

@@ -184,3 +184,11 @@ def test_an_operation_is_priced_as_it_is_divided() -> None:
     for one in (spec, cut):
         assert modelled_us(one, in_lx) == Pricer(one).price(slices_of(one), in_lx).us
     assert modelled_us(cut, in_lx) < modelled_us(spec, in_lx)
+
+
+def test_a_cast_works_on_the_sticks_of_the_wider_side() -> None:
+    """65 columns: of float32 3 sticks of 32, of 16 bits 2 of 64, which are 128 lanes."""
+    x, z = buffer("x", (64, 65), 1, torch.float32), buffer("z", (64, 65), 1)
+    spec = spec_of(pointwise("fp32todl16", [x], z, (64, 65)))
+    work = Pricer(spec).work(divided(spec, 32, 1))
+    assert work.lane_cycles == 2 * 128 and work.write_bytes == 64 * 2 * 128

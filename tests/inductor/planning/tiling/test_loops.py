@@ -380,3 +380,19 @@ def test_what_stays_in_scratchpads_does_not_move_from_tile_to_tile() -> None:
     moving, kept = (frames.place(run[0].op, run[0].spec, lx) for lx in ((), (x,)))
     assert moving.spec.args[0].device_size == [2, 8, 64] and moving.spec.tiled_symbols == [C0]
     assert kept.spec.args[0].per_tile_fixed and kept.spec.args[0].device_size == [2, 2, 64]
+
+
+def test_a_dimension_that_one_tensor_has_in_two_parts_is_cut_at_the_outer_one() -> None:
+    """32 rows, which x has as 4 times 8: in 3 tiles of 8 at least, that is 2 of 16."""
+    x, y, z = buffer("x", (4, 8, 128), 2), buffer("y", (32, 128), 1), buffer("z", (32, 128), 1)
+    parted = pointwise("exp", [(x, 128 * p0 + p1)], y, (32, 128))
+    spec = make_spec(parted)
+    (outer,) = [s for s, (n, _) in spec.iteration_space.items() if n == 4]
+    items = [Item(parted, spec, (outer,)), item(pointwise("abs", [y], z, (32, 128)), C0)]
+    nodes = built(items, {x, z}, Cut(3))
+    assert shape(nodes) == [(2, ["exp", "abs"])]
+    assert [list(i.op.ranges.values()) for i in items_of(nodes)] == [[16, 128]] * 2
+    tiles = placed(nodes, {x, z})
+    # The first dimension of x is the one beside the stick.
+    assert [s.args[0].allocation["hbm"] for s in tiles if s.op == "exp"] == [0, 2 * 128]
+    assert [s.args[1].allocation["hbm"] for s in tiles if s.op == "abs"] == [0, 16 * 128]
