@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 
 import sympy
 
@@ -85,7 +84,7 @@ def _walk(
     if rest or linear.offset < 0:
         return None
     digits = list(constant)
-    reach = list(accumulate(d * s for d, s in zip(constant, axes.strides)))
+    reach = [sum(d * s for d, s in zip(constant[: i + 1], axes.strides)) for i in range(levels)]
     movers: list[list[Atom]] = [[] for _ in range(levels)]
     for atom in linear.atoms:
         if not _distribute(atom, axes, digits, reach, movers):
