@@ -135,3 +135,5 @@ def test_rows_by_index_cost_a_stick_for_each_point_and_not_their_table(scatters)
     expected = [64 * 4 * 128, 2 * 128, 64 * 4 * 128]
     assert [f.total_bytes for f in work.flows] == expected
     assert [f.writes for f in work.flows] == [False, False, True]
+    anywhere = [all(axis.stride == 0 for axis in f.axes) for f in work.flows]
+    assert anywhere == [not scatters, False, scatters], "rows of the table are no bursts"

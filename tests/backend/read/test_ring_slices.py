@@ -24,6 +24,8 @@ def test_rows_over_four_cores() -> None:
     found = view({"x": 4, "mb": 1, "stick": 1}, {c: (c, 0, 0) for c in range(4)})
     assert found == core_view(4, [Share(8, 8, (0,) * 4), Share(4, 1, (0, 1, 2, 3))])
     assert (found.own_bytes, found.all_bytes) == (8 * 128, 32 * 128)
+    first = view({"stick": 1, "x": 4, "mb": 1}, {c: (0, c, 0) for c in range(4)})
+    assert first == found, "lanes of a stick are no axis"
 
 
 def test_axes_are_ordered_as_the_tensor_has_them_and_not_as_the_file_lists_them() -> None:
