@@ -205,7 +205,7 @@ WITH_THE_COMPILER = [
          "torch.fx.experimental.symbolic_shapes:PropagateUnbackedSymInts.call_method"),
         "trace_memo.run_nodes", "time", "spyre",
         "AOTAutograd traces every operation of every layer, twice.",
-        "test_an_operation_is_decomposed_once_for_all_layers", gain="",
+        "test_an_operation_is_decomposed_once_for_all_layers", gain="8 / 0 %, 27 / 0 %",
     ),
 ]  # fmt: skip
 """Installed with the first graph that has spyre tensors."""
