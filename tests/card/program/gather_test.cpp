@@ -60,7 +60,7 @@ class Embedding {
     CHECK(reader.done());
     const std::vector<Address> arguments = {value_, index_, out_};
     static ThreadPool pool(2);
-    run_gather(step, head, {{memory_, pool}, arguments, {}});
+    run_gather(step, head, {{memory_, pool, Numerics::DLFLOAT16, {}}, arguments, {}});
   }
 
   void check() {
@@ -143,7 +143,7 @@ TEST(without_dimensions_one_stick_is_gathered_from_scratchpads_too) {
   const GatherStep step = parse_gather(reader, head);
   CHECK(reader.done());
   ThreadPool pool(1);
-  run_gather(step, head, {{}, memory, pool, Numerics::DLFLOAT16, std::span(&lx, 1), {}});
+  run_gather(step, head, {{memory, pool, Numerics::DLFLOAT16, std::span(&lx, 1)}, {}, {}});
   CHECK(std::memcmp(lx + 2048, lx + 3 * 128, 128) == 0);
 }
 
@@ -170,7 +170,7 @@ TEST(a_scatter_writes_rows_and_leaves_the_others_alone) {
   CHECK(reader.done());
   ThreadPool pool(2);
   const std::vector<Address> arguments = {value, index, out};
-  run_gather(step, head, {{memory, pool}, arguments, {}});
+  run_gather(step, head, {{memory, pool, Numerics::DLFLOAT16, {}}, arguments, {}});
   const std::vector<int64_t> token_of_row = {1, -1, -1, 3, -1, 0, 2};
   for (int64_t s = 0; s < kSticks; ++s) {
     for (int64_t row = 0; row < kRows; ++row) {
@@ -183,8 +183,8 @@ TEST(a_scatter_writes_rows_and_leaves_the_others_alone) {
   }
   const int32_t beyond = 7;
   std::memcpy(memory.host(index) + 8, &beyond, 4);
-  CHECK_THROWS(run_gather(step, head, {{memory, pool}, arguments, {}}), std::runtime_error,
-               "index 7 is out of bounds for dimension with size 7");
+  CHECK_THROWS(run_gather(step, head, {{memory, pool, Numerics::DLFLOAT16, {}}, arguments, {}}),
+               std::runtime_error, "index 7 is out of bounds for dimension with size 7");
 }
 
 TEST(malformed_gathers_are_refused) {

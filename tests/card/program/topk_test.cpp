@@ -98,7 +98,7 @@ void check_case(const Case& c, uint64_t seed) {
   const TopkStep step = parse_topk(reader, head);
   CHECK(reader.done());
   const std::vector<Address> arguments = {input, output};
-  run_topk(step, head, {{memory, pool}, arguments, {}});
+  run_topk(step, head, {{memory, pool, Numerics::DLFLOAT16, {}}, arguments, {}});
 
   std::vector<float> values(c.count);
   std::vector<int32_t> order(c.count);
