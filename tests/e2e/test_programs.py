@@ -14,6 +14,7 @@ from torch._inductor.scheduler import Scheduler
 
 import torch_spyre
 from tests.support.cases import values
+from tests.support.upstream import needs
 from torch_spyre import _C
 
 F = torch.nn.functional
@@ -461,6 +462,7 @@ def test_operators_that_write_are_copies_on_the_card() -> None:
         assert torch.equal(result.cpu(), expected + 1)
 
 
+@needs("never-fused")
 def test_no_pair_of_nodes_is_compared_for_fusion() -> None:
     torch._dynamo.reset()
     a = x(5, 70)
@@ -503,6 +505,7 @@ def test_outputs_have_memory_of_their_own() -> None:
         _C._output((4, 64), (64, 1), torch.float32, layout, 0)
 
 
+@needs("products-with-bias")
 def test_products_are_not_traced_again() -> None:
     from unittest import mock
 

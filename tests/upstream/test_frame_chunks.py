@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.support.upstream import needs
 from torch_spyre.upstream import frame_chunks
 from torch_spyre.upstream.frame_chunks import with_room
 
@@ -68,6 +69,7 @@ def test_room_can_be_had_inside_of_room() -> None:
     assert down(20) == 20
 
 
+@needs("frame-room")
 def test_graphs_of_the_card_are_compiled_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
     monkeypatch.setattr(

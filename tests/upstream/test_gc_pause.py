@@ -10,7 +10,10 @@ import pytest
 import torch
 
 import torch_spyre
+from tests.support.upstream import needs
 from torch_spyre.upstream.gc_pause import collections_paused
+
+pytestmark = needs("collections-paused")
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import torch_spyre
 from tests.support.cases import values
+from tests.support.upstream import needs
 from torch_spyre._inductor import state
 from torch_spyre._inductor.fx import decompositions
 from torch_spyre.upstream import fake_tensor_updates
@@ -37,6 +38,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 # ---- Values of nodes ----------------------------------------------------------------------------
 
 
+@needs("known-values")
 def test_values_that_are_known_are_not_computed_again() -> None:
     torch._dynamo.reset()
     q, k, v = (x(2, 70, 128, seed=i) for i in range(3))
@@ -160,6 +162,7 @@ def test_equal_nodes_that_are_changed_alike_are_computed_once() -> None:
 # ---- Patterns -----------------------------------------------------------------------------------
 
 
+@needs("possible-patterns")
 def test_patterns_that_cannot_match_are_not_tried() -> None:
     torch_spyre._inductor.register()
     found = pattern_matcher.PatternMatcherPass()
@@ -208,6 +211,7 @@ def test_attention_in_small_steps_is_found_as_before() -> None:
 # ---- The scheduler ------------------------------------------------------------------------------
 
 
+@needs("never-fused")
 def test_no_loops_are_made_that_nobody_looks_at() -> None:
     torch._dynamo.reset()
     a = x(5, 70)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import torch_spyre
 from tests.support.cases import values
+from tests.support.upstream import needs
 from torch_spyre._inductor.fx import decompositions
 from torch_spyre.upstream import trace_memo
 
@@ -155,6 +156,7 @@ def test_results_are_those_of_the_host(function: Callable[..., Any]) -> None:
     assert torch.allclose(changed.float(), a, atol=0.02 * float(a.abs().max()))
 
 
+@needs("trace-memo")
 def test_an_operation_is_decomposed_once_for_all_layers() -> None:
     op, calls = aten.scaled_dot_product_attention.default, []
     stock = decompositions._DECOMPOSITIONS[op]

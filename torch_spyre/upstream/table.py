@@ -45,7 +45,7 @@ WITH_THE_DEVICE = [
     ),
     Patch(
         "tensor-to",
-        ("torch:Tensor.to", "torch.nn.parameter:UninitializedParameter._allowed_methods"),
+        ("torch:Tensor.to", "torch.nn.parameter:UninitializedTensorMixin._allowed_methods"),
         "tensor_api.tensor_to", "semantics", "spyre",
         "Documented: to(device_layout=...). Further arguments cannot be registered.",
     ),

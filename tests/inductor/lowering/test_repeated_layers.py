@@ -13,11 +13,14 @@ from torch._inductor.virtualized import V
 from torch.nn import functional as F
 
 from tests.support.cases import values
+from tests.support.upstream import needs
 from torch_spyre._inductor import config, errors
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre._inductor.lowering import fallback_rules, repeated_layers
 from torch_spyre._inductor.planning import plan, planner
 from torch_spyre._inductor.planning.repeat_layers import Repetition
+
+pytestmark = needs("equal-layers")
 
 SIZE, TOKENS = 128, 64
 

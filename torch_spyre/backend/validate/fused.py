@@ -13,8 +13,7 @@ from torch_spyre.constants import BYTES_IN_STICK
 from torch_spyre.validation import BrokenRule
 
 _Place = tuple[Space, int]
-
-Place = tuple[Space, int]
+_Stores = tuple[list[int], set[int]]
 
 
 class _Program:
@@ -68,13 +67,13 @@ def check_fused(before: Sequence[Item], after: Sequence[Item], pool: int | None)
     old, new = _Program(before), _Program(after)
     part_of = _joined_steps(new)
     numbers = [part_of.get(step.name, NONE) for step in old.steps]
-    known: dict[tuple[int, _Place, int, int], list[set[int]]] = {}
+    known: dict[tuple[int, _Place, int, int], list[_Stores]] = {}
     for step, number in enumerate(numbers):
         for span in old.reads[step] if number != NONE else []:
-            writers = {numbers[n] for n in old.writers(span, step)}
             same = known.setdefault((number, *span[:3]), [])
-            if writers not in same:
-                same.append(writers)
+            wanted = _stores(old.writers(span, step), numbers)
+            if wanted not in same:
+                same.append(wanted)
     for number, reads in enumerate(new.reads):
         for span in reads:
             _expect_writers(new, span, number, known.get((number, *span[:3]), []))
@@ -82,8 +81,8 @@ def check_fused(before: Sequence[Item], after: Sequence[Item], pool: int | None)
     for place, stores in old.writes.items():
         if place not in ((Space.SHARED, 0), (Space.ARGUMENT, pool)):
             for _, span in stores:
-                writers = {numbers[n] for n in old.writers(span, end)}
-                _expect_writers(new, span, len(new.steps), [writers])
+                wanted = _stores(old.writers(span, end), numbers)
+                _expect_writers(new, span, len(new.steps), [wanted])
 
 
 def _joined_steps(program: _Program) -> dict[str, int]:
@@ -98,14 +97,22 @@ def _joined_steps(program: _Program) -> dict[str, int]:
     return found
 
 
-def _expect_writers(program: _Program, span: Span, at: int, allowed: list[set[int]]) -> None:
-    """A joined step may be less sure to fill all bytes: what is below its stores is found too."""
+def _stores(writers: set[int], numbers: list[int]) -> _Stores:
+    """The same in the program after fuse: the latest of them, and all."""
+    latest = [numbers[max(writers)]] if writers else []
+    return latest, {numbers[n] for n in writers}
+
+
+def _expect_writers(program: _Program, span: Span, at: int, allowed: list[_Stores]) -> None:
+    """The latest store before a load is still there, and is the latest. Earlier ones may be dead:
+    spans have gaps, in which a load seems to find what it does not read."""
     found = program.writers(span, at)
-    if not any(some <= found and (not found or max(found) in some) for some in allowed):
+    if not any(found.issuperset(latest) and (not found or max(found) in some)
+               for latest, some in allowed):  # fmt: skip
         (space, argument), low, high = span[:3]
         steps = program.steps
         where = f"step {at}, {steps[at].name}" if at < len(steps) else "end of the program"
         names = [[steps[n].name if n != NONE else "a lost step" for n in sorted(some)]
-                 for some in (found, *allowed)]  # fmt: skip
+                 for some in (found, *(some for _, some in allowed))]  # fmt: skip
         what = f"bytes {low} to {high} of {space.name} {argument} from {names[0]}"
         raise BrokenRule("stores before loads", where, what, " or ".join(map(str, names[1:])))

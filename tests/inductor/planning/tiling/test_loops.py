@@ -18,11 +18,11 @@ from torch_spyre._inductor.planning.tiling.loops import (
     WHOLE,
     Around,
     Cut,
-    Frames,
     Homes,
     Item,
     Loop,
     Node,
+    OuterSizes,
     Uses,
     accesses_of,
     block_of,
@@ -309,8 +309,8 @@ def placed(nodes: Sequence[Node], arguments: set[Buffer]) -> list[OpSpec]:
         return replace(one.spec, args=args)
 
     def run(items: list[Item]) -> list[Item]:
-        frames = Frames(items, homes)
-        return [frames.place(i.op, i.spec, ()) for i in items]
+        sizes = OuterSizes(items, homes)
+        return [sizes.restored(i.op, i.spec, ()) for i in items]
 
     flat = unroll(tree(with_runs(nodes, run)))
     assert all(isinstance(s, OpSpec) for s in flat)
@@ -376,8 +376,8 @@ def test_what_stays_in_scratchpads_does_not_move_from_tile_to_tile() -> None:
     nodes = built(items, arguments, Cut(4))
     run = list(items_of(nodes))
     x = run[0].op.inputs[0].buffer
-    frames = Frames(run, Homes(nodes, arguments))
-    moving, kept = (frames.place(run[0].op, run[0].spec, lx) for lx in ((), (x,)))
+    sizes = OuterSizes(run, Homes(nodes, arguments))
+    moving, kept = (sizes.restored(run[0].op, run[0].spec, lx) for lx in ((), (x,)))
     assert moving.spec.args[0].device_size == [2, 8, 64] and moving.spec.tiled_symbols == [C0]
     assert kept.spec.args[0].per_tile_fixed and kept.spec.args[0].device_size == [2, 2, 64]
 
