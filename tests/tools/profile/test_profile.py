@@ -95,7 +95,7 @@ def test_other_threads_are_counted_apart_unless_they_wait() -> None:
         ("/site-packages/torch/_subclasses/fake_tensor.py", None),
         ("/home/me/torch_spyre/backend/read/sdsc_reader.py", "back-end: sdsc_reader"),
         ("/home/me/torch_spyre/_inductor/codegen/bundle.py", "SuperDSC: bundle"),
-        ("/home/me/torch_spyre/upstream/fast_run_node.py", None),
+        ("/home/me/torch_spyre/upstream/trace_memo.py", None),
         ("/home/me/model.py", None),
         ("<frozen importlib._bootstrap>", "imports"),
     ],
