@@ -254,12 +254,17 @@ def test_out_of_another_shape_is_resized_by_the_host_with_the_usual_warning() ->
     assert torch.spyre.fallback_counts() == {"aten::add.out": 1}
 
 
+def as_operand(number: float, like: torch.Tensor) -> torch.Tensor:
+    """A tensor of a number, rounded once: from float32 to the format of the card."""
+    return torch.empty_like(like).copy_(torch.full(like.shape, number, dtype=torch.float32))
+
+
 def test_numbers_are_operands_of_one_program() -> None:
     x = half(16, 72)
     x * 2.5
     compiled = eager.counters["compiled"]
     for number in (3, -0.125, 1e-3, 40000.0, float("inf")):
-        assert torch.equal((x * number).cpu(), (x * torch.full_like(x, number)).cpu()), number
+        assert torch.equal((x * number).cpu(), (x * as_operand(number, x)).cpu()), number
     assert eager.counters["compiled"] == compiled + 1  # the one with two tensors
     assert torch.equal(bits(x * 1), bits(x)) and torch.equal(bits(x - 0.0), bits(x))
 
@@ -604,3 +609,42 @@ def test_dynamo_does_not_trace_what_runs_an_eager_operation() -> None:
     x = torch.randn(3, 179).half().to("spyre")
     torch.compile(lambda x: in_pieces(skipped(x)))(x)
     assert len(dynamo["graph_break"]) <= 2, list(dynamo["graph_break"])
+
+
+IN_PLACE = {
+    "mul_": lambda x: x.mul_(2.0),
+    "add_": lambda x: x.add_(x * 0 + 1),
+    "sub_ of a part": lambda x: x[2:9].sub_(3.0),
+    "relu_": lambda x: x.relu_(),
+    "clamp_": lambda x: x.clamp_(min=0.5),
+    "mm out": lambda x: torch.mm(
+        x, (x + 0).T, out=torch.empty(16, 16, dtype=x.dtype, device=x.device)
+    ),
+    "add out": lambda x: torch.add(x, 1.5, out=torch.empty_like(x)),
+    "where out": lambda x: torch.where(x > 0, x, -x, out=torch.empty_like(x)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_where_an_operation_runs_does_not_depend_on_inference_mode(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled in inference mode, its program is used outside of it, and the other way round."""
+    run = IN_PLACE[name]
+    torch.manual_seed(0)
+    here = torch.randn(16, 64, dtype=torch.float16)
+    expected = run(here.float())
+    outcomes = []
+    for first in (True, False):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / str(first)))
+        eager._C._clear_eager_programs()
+        for inside in (first, not first):
+            torch.spyre.reset_eager_counts()
+            torch.spyre.reset_fallback_counts()
+            with torch.inference_mode(inside):
+                result = run(here.to("spyre")).cpu()
+            outcomes.append((torch.spyre.eager_counts(), torch.spyre.fallback_counts()))
+            torch.testing.assert_close(result.float(), expected, rtol=2**-6, atol=2**-4)
+    eager._C._clear_eager_programs()
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    assert not outcomes[0][1]

@@ -136,7 +136,12 @@ def _same_types(one: torch._ops.OpOverload, other: torch._ops.OpOverload) -> boo
 def _example(value: Any, inputs: list[Any], device: int) -> torch.Tensor:
     """The tensor that a graph gets for an input."""
     if isinstance(value, torch.Tensor):
-        return value.detach()  # not a parameter: eager operations have no copies that stay
+        # Not a parameter: eager operations have no copies that stay. And not an inference tensor,
+        # which could not be traced as written: one program serves in all modes.
+        alias = torch.empty(0, dtype=value.dtype, device=value.device)
+        with torch.no_grad():
+            alias.set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+        return alias
     dtype = torch.result_type(next(t for t in inputs if isinstance(t, torch.Tensor)), value)
     return torch.tensor(value, dtype=dtype).to(torch.device(DEVICE_NAME, device))
 
