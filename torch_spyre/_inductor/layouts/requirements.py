@@ -79,6 +79,13 @@ def _takes_pairs(index: sympy.Expr, found: Walk, layout: SpyreTensorLayout) -> b
     )
 
 
+def rows_are_readable(access: Access, op: Operation) -> bool:
+    """Whether a gather or a scatter can read its row numbers where they lie. A single number has to
+    be the first of its tensor: without a symbol there is nothing that could say which one it is."""
+    found = walk_of(access, op, {})
+    return found is not None and (bool(access.index.free_symbols) or access.index == 0)
+
+
 def _table_walk(op: Operation, layouts: Assignment) -> Walk | None:
     """Of the table of a gather or a scatter, with the row index taken as a loop of its own."""
     access = table_of(op)

@@ -17,7 +17,13 @@ import sympy
 from torch_spyre._C import ElementArrangement
 from torch_spyre._inductor.errors import NoLayout, describe_layout
 from torch_spyre._inductor.layouts import to_op_spec
-from torch_spyre._inductor.layouts.requirements import Need, needs, points, walk_of
+from torch_spyre._inductor.layouts.requirements import (
+    Need,
+    needs,
+    points,
+    rows_are_readable,
+    walk_of,
+)
 from torch_spyre._inductor.layouts.stick_layouts import SPARSE, STANDARD, layout_of
 from torch_spyre._inductor.operations.error_location import located
 from torch_spyre._inductor.operations.index_expressions import Atom, linear_index
@@ -66,6 +72,7 @@ class Copies:
     @located
     def add(self, op: Operation) -> None:
         """Append an operation, with the copies it needs around it."""
+        op = self._with_readable_rows(op)
         content = op.content()
         found = self._needs.get(content)
         if found is None:
@@ -130,10 +137,25 @@ class Copies:
         buffer = op.output.buffer
         self._versions[buffer] = self._versions.get(buffer, 0) + 1
 
+    def _with_readable_rows(self, op: Operation) -> Operation:
+        """A gather or a scatter whose row numbers can be written as coordinates: a slice of a
+        table of them that begins inside of a stick is copied to the front of one."""
+        moved = {symbol: access for symbol, access in op.gather.items()
+                 if not rows_are_readable(access, op)}  # fmt: skip
+        if not moved:
+            return op
+        why = "the row numbers do not begin with a stick"
+        copies = {symbol: self._copy_of_view(access, op, Need(0, *_form_of_rows(access, op), why))
+                  for symbol, access in moved.items()}  # fmt: skip
+        return replace(op, gather={**op.gather, **copies})
+
     def copy_of(self, access: Access, op: Operation, need: Need) -> Access:
         """The same elements in a buffer of their own, with the stick where it is needed."""
         if op.kind == "gather":
             return self._copy_of_table(access, op, need)
+        return self._copy_of_view(access, op, need)
+
+    def _copy_of_view(self, access: Access, op: Operation, need: Need) -> Access:
         used = access.index.free_symbols | set(need.include)
         symbols = [v for v in op.ranges if v in used]
         size = tuple(op.ranges[v] for v in symbols)
@@ -322,6 +344,12 @@ def _is_folded(access: Access, op: Operation) -> bool:
     symbols = [v for v in op.ranges if v in access.index.free_symbols]
     size, _ = access.buffer.placed or (access.buffer.size, access.buffer.stride)
     return [n for n in size if n > 1] != [op.ranges[v] for v in symbols]
+
+
+def _form_of_rows(access: Access, op: Operation) -> tuple[sympy.Symbol | None, int]:
+    """Stick and elements of a copy of row numbers."""
+    symbols = [v for v in op.ranges if v in access.index.free_symbols]
+    return (symbols[-1] if symbols else None), points(symbols, op.ranges)
 
 
 def _is_moments(access: Access) -> bool:
