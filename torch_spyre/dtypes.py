@@ -24,6 +24,10 @@ FLOAT32_EXACT = 1 << 24
 """float32 holds every integer below this exactly."""
 DLFLOAT16_LEAST = 2.0**-30
 """The smallest power of two that DLFloat16 holds; float16 of the host ends at 2**-24."""
+DLFLOAT16_TINY = 2.0**-31 * (1 + 1 / 512)
+"""The smallest number of DLFloat16 above zero."""
+DLFLOAT16_MAX = 2.0**32 * (1 + 509 / 512)
+"""The largest one below infinity."""
 
 
 def has_device_format(dtype: torch.dtype) -> bool:

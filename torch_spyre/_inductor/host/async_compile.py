@@ -32,6 +32,7 @@ from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre.cache.keys import bundle_root, bundle_store
 from torch_spyre.constants import CODE_DIRECTORY, DEVICE_NAME
 from torch_spyre.device.sanitizer import is_sanitizing
+from torch_spyre.dtypes import SIXTEEN_BITS
 from torch_spyre.logs import get_logger
 from torch_spyre.on_card import is_on_card
 
@@ -239,7 +240,12 @@ def _constant_tensor(
     value: Any, sign: float, device: torch.device, dtype: torch.dtype
 ) -> torch.Tensor:
     """`sign` is part of the key: 0.0 and -0.0 are equal, and two numbers."""
-    return torch.tensor(value, dtype=dtype).to(device)
+    if dtype not in SIXTEEN_BITS:
+        return torch.tensor(value, dtype=dtype).to(device)
+    # Not by way of a host type of 16 bits: the card's format holds numbers that float16 does not.
+    return torch.empty((), dtype=dtype, device=device).copy_(
+        torch.tensor(value, dtype=torch.float32)
+    )
 
 
 def spyre_constant_tensor(

@@ -20,6 +20,7 @@ from torch._inductor.virtualized import V
 from torch_spyre._inductor.errors import NoOpFunc, TooLarge, UnsupportedType
 from torch_spyre._inductor.operations import body_memo
 from torch_spyre._inductor.operations.index_simplify import simplified
+from torch_spyre._inductor.operations.number_range import legalised
 from torch_spyre._inductor.operations.opfunc_map import (
     INTEGER_OPFUNCS,
     Constant,
@@ -116,7 +117,7 @@ def _typed(value: Value) -> Value:
     operands = tuple(cast(a, common) for a in operands)
     if row.name == "where3":
         operands = (as_bool(args[0]), *operands)
-    return PointwiseOp(value.dtype, value.opfunc, operands, value.info)
+    return legalised(PointwiseOp(value.dtype, value.opfunc, operands, value.info))
 
 
 @dataclass

@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -90,6 +91,11 @@ bool takes_truth_values(const std::string& name) {
   return names.count(name) > 0;
 }
 
+bool compares(const std::string& name) {
+  static const std::unordered_set<std::string> names = {"eq", "ne", "lt", "le", "gt", "ge"};
+  return names.count(name) > 0;
+}
+
 std::string base_name(const std::string& full_name) {
   std::string name = full_name.substr(sizeof("aten::") - 1);
   if (name.size() > 1 && name.back() == '_') name.pop_back();
@@ -115,12 +121,14 @@ struct Facts {
     }
     if (is_rounded) std::fill(number.begin(), number.end(), false);
     is_quotient = base_name(schema) == "div" && !is_rounded;
+    is_comparison = compares(base_name(schema));
   }
 
   std::string name;
   bool truth_values;
   bool is_rounded = false;       // a quotient that is rounded to an integer
   bool is_quotient = false;      // a number that divides is an operand as its inverse
+  bool is_comparison = false;    // with a number as the type of the tensor holds it
   std::vector<bool> written;     // by argument
   std::vector<bool> number;      // by argument: a number there is an operand
   std::optional<size_t> result;  // the argument that the operation writes and returns
@@ -178,6 +186,13 @@ c10::Scalar number_in(const at::Tensor& t) {
   }
 }
 
+// Whether DLFloat16 holds a number to rounding; infinities and NaN it does hold.
+bool fits_the_format(const c10::Scalar& value) {
+  constexpr double kLeast = 0x1p-30, kMost = 0x1.fe8p32;
+  const double size = std::abs(value.toDouble());
+  return !(size > 0 && size < kLeast) && (size <= kMost || std::isinf(size) || std::isnan(size));
+}
+
 // Reads a call: its words, and what a program is run with. `ok` is false when there is something
 // that programs do not have; the boxed path then does it, or says what is wrong with it.
 class Reader {
@@ -185,6 +200,7 @@ class Reader {
   Reader(const Facts& facts, c10::ArrayRef<IValue> arguments) : facts_(facts) {
     numbers_ = !facts.alpha || is_one(arguments[*facts.alpha]);
     for (size_t i = 0; ok && i < arguments.size(); i++) read(arguments[i], i);
+    if (facts_.is_comparison) round_numbers();
     ok = ok && device && (any_float_ || (any_bool_ && facts.truth_values && !any_number_));
   }
 
@@ -251,19 +267,35 @@ class Reader {
     }
     any_number_ = true;
     const int64_t type = value.isFloatingPoint() ? DOUBLE : value.isBoolean() ? BOOL : INT;
-    // The compiler knows what x + 0 and x * 1 are: no program of two operands.
-    const bool is_operand = numbers_ && facts_.number[i] && !value.equal(0) && !value.equal(1);
+    // As the compiler has it: x / 3 is a product.
+    const bool is_divisor = facts_.is_quotient && i == 1;
+    const c10::Scalar operand = is_divisor ? c10::Scalar(1.0 / value.toDouble()) : value;
+    // The compiler knows what x + 0 and x * 1 are: no program of two operands. And it takes numbers
+    // apart that the card's format does not hold.
+    const bool is_operand = numbers_ && facts_.number[i] && !value.equal(0) && !value.equal(1) &&
+                            fits_the_format(operand);
     if (is_operand) {
       push({NUMBER});  // of whatever type: beside floating point it makes no difference
       input_of.push_back(static_cast<int64_t>(inputs.size()));
-      // As the compiler has it: x / 3 is a product.
-      const bool is_divisor = facts_.is_quotient && i == 1;
-      inputs.emplace_back(is_divisor ? c10::Scalar(1.0 / value.toDouble()) : value);
+      inputs.emplace_back(operand);
       return;
     }
     input_of.push_back(-1);
     const double number = value.isFloatingPoint() ? value.toDouble() : 0;
     push({type, value.isFloatingPoint() ? std::bit_cast<int64_t>(number) : value.toLong()});
+  }
+
+  // x == 0.1 asks for the float16 that is nearest to 0.1; in arithmetic 0.1 is a float32.
+  void round_numbers() {
+    for (auto& input : inputs) {
+      auto* number = std::get_if<c10::Scalar>(&input);
+      if (number == nullptr || !type_) continue;
+      const double value = number->toDouble();
+      if (*type_ == at::kHalf) *number = static_cast<double>(at::Half(static_cast<float>(value)));
+      if (*type_ == at::kBFloat16) {
+        *number = static_cast<double>(at::BFloat16(static_cast<float>(value)));
+      }
+    }
   }
 
   void read_tensor(const at::Tensor& t, size_t i) {
@@ -278,6 +310,7 @@ class Reader {
          (!device || *device == t.device().index());
     if (!ok) return;
     device = t.device().index();
+    type_ = t.scalar_type();
     // Neither fake tensors nor plain storages over device addresses have one.
     const auto* storage = dynamic_cast<const SpyreStorageImpl*>(t.storage().unsafeGetStorageImpl());
     ok = storage != nullptr && storage->tiling != nullptr &&
@@ -334,6 +367,7 @@ class Reader {
   bool numbers_ = false;
   bool any_float_ = false, any_bool_ = false, any_number_ = false;
   bool written_ = false, aliases_ = false;
+  std::optional<c10::ScalarType> type_;  // of the last tensor
 };
 
 // ---- The table ---------------------------------------------------------------------------------
@@ -547,7 +581,11 @@ at::Tensor number_on_card(const c10::Scalar& value, c10::ScalarType dtype,
     const auto known = table().numbers.find(key);
     if (known != table().numbers.end()) return known->second;
   }
-  auto tensor = to_spyre(at::scalar_tensor(value, at::TensorOptions().dtype(dtype)), device);
+  // Not by way of a host type of 16 bits: the card's format holds numbers that float16 does not.
+  const bool is_half = dtype == at::kHalf || dtype == at::kBFloat16;
+  const auto host_dtype = is_half ? at::kFloat : dtype;
+  auto tensor = new_tensor({}, {}, dtype, device);
+  copy_tensor(at::scalar_tensor(value, at::TensorOptions().dtype(host_dtype)), tensor, false);
   std::map<std::array<int64_t, 4>, at::Tensor> dropped;
   std::lock_guard lock(table().numbers_mutex);
   if (table().numbers.size() >= kMaxNumbers) dropped.swap(table().numbers);
