@@ -212,7 +212,13 @@ def _ask_for_eager_epoch(known: ContextVar[int | None]) -> None: ...
 
 class _EagerProgram:
     def __init__(
-        self, device: int, inputs: list[Any], made: list[Any], calls: list[Any], result: Any
+        self,
+        device: int,
+        inputs: list[Any],
+        made: list[Any],
+        tables: list[torch.Tensor],
+        calls: list[Any],
+        results: list[Any],
     ) -> None: ...
 
 def fallback_counts() -> dict[str, int]: ...

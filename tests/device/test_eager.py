@@ -127,8 +127,13 @@ def test_counts_and_warnings():
             warnings.simplefilter("always")
             for _ in range(3):
                 torch.special.bessel_j0(X.to("spyre"))
-        mine = [w for w in seen if issubclass(w.category, torch.spyre.FallbackWarning)]
-        assert [str(w.message) for w in mine] == ["aten::special_bessel_j0 is falling back to cpu"]
+        (mine,) = [w for w in seen if issubclass(w.category, torch.spyre.FallbackWarning)]
+        assert mine.filename == __file__
+        said = str(mine.message)
+        assert said.startswith("aten::special_bessel_j0 is falling back to cpu: the card has no ")
+        size = X.nbytes
+        assert f"copied {size} bytes to the host and {size} bytes back and took" in said
+        assert "torch.spyre.set_fallback_warning(False) silences this" in said
         assert torch.spyre.fallback_counts() == {"aten::special_bessel_j0": 3}
         torch.spyre.reset_fallback_counts()
         assert torch.spyre.fallback_counts() == {}

@@ -154,7 +154,8 @@ def compile_fx(
             return compile_for(inputs, integers)
 
     held = _held(model)
-    integers = classes_of([*example_inputs, *held])
+    eager = eager_operation.operation_of(model)
+    integers = classes_of([*example_inputs, *held], eager.classes if eager else None)
     result = compile_for(example_inputs, integers)
     if not integers or is_open:
         return result

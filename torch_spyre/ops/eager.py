@@ -38,7 +38,7 @@ from torch_spyre.logs import get_logger
 
 _log = get_logger("spyre.execution")
 
-FORMAT = 1
+FORMAT = 2
 """Of the entries on disk."""
 
 counters: dict[str, int] = {"compiled": 0, "loaded": 0, "left_to_host": 0}
@@ -79,18 +79,24 @@ def set_eager(place: str) -> None:
 
 
 def resolve(
-    name: str, overload: str, arguments: list[Any], inputs: list[Any], device: int
-) -> tuple[_C._EagerProgram | None, bool]:
-    """The program of a call, None when the host computes it; and whether that is to be remembered.
+    name: str,
+    overload: str,
+    arguments: list[Any],
+    inputs: list[Any],
+    classes: list[int],
+    device: int,
+) -> tuple[_C._EagerProgram | None, str, bool]:
+    """The program of a call, or None and why the host computes it; and whether to remember that.
 
     `arguments` are those of the operation; a tuple with a number stands for one of the `inputs`:
-    tensors on the card, and numbers that the program takes as operands."""
+    tensors on the card, and numbers that the program takes as operands. `classes`: how large the
+    integers among them are."""
     if _is_compiling():
-        return None, False  # constants that the compiler works out itself
+        return None, "a graph is being compiled", False  # constants that the compiler works out
     _watch_settings()
     operation = f"{name}.{overload}" if overload else name
     with _lock:
-        signature = describe(operation, arguments, inputs)
+        signature = describe(operation, arguments, inputs, classes)
         key = entry_key(signature)
         entry = read_entry(key, signature)
         if entry is not None:
@@ -102,17 +108,17 @@ def resolve(
                 _log.warning("%s is compiled again: %s", operation, problem)
             else:
                 counters["loaded"] += 1
-                return program, True
-        entry = _compile(operation, arguments, inputs, device)
-        if entry is None:  # wrong arguments: the host says what is wrong with them
-            return None, False
+                return program, entry.get("host", ""), True
+        entry = _compile(operation, arguments, inputs, classes, device)
+        if entry is None:  # the host says what is wrong with them
+            return None, "wrong arguments", False
         counters["compiled"] += 1
         if entry.pop("keep", True):
             write_entry(key, {**entry, "format": FORMAT, "signature": signature})
         if "host" in entry:
             counters["left_to_host"] += 1
             _log.info("%s is computed by the host: %s", operation, entry["host"])
-        return load(entry, device), True
+        return load(entry, device), entry.get("host", ""), True
 
 
 # Between the graphs of a function that Dynamo compiles in pieces, operations are eager: it would
@@ -123,7 +129,7 @@ _dynamo.set_code_exec_strategy(
 )
 
 
-def describe(operation: str, arguments: list[Any], inputs: list[Any]) -> str:
+def describe(operation: str, arguments: list[Any], inputs: list[Any], classes: list[int]) -> str:
     """All that a program depends on, as text."""
     forms = [
         f"{t.dtype} {tuple(t.shape)} {t.stride()} {t.storage_offset()} {_C._get_placement(t)}"
@@ -131,7 +137,7 @@ def describe(operation: str, arguments: list[Any], inputs: list[Any]) -> str:
         else "number"
         for t in inputs
     ]
-    return f"{operation} {arguments} {forms}"
+    return f"{operation} {arguments} {forms} {classes}"
 
 
 # ---- Settings of the compiler -------------------------------------------------------------------
@@ -183,6 +189,8 @@ def _extensions() -> tuple[Any, ...]:
 # ---- Entries on disk ----------------------------------------------------------------------------
 
 PROGRAM = "program.json"
+TABLES = "tables.pt"
+"""The values of an entry's tables."""
 
 
 def entry_key(signature: str) -> str:
@@ -203,14 +211,28 @@ def read_entry(key: str, signature: str) -> dict[str, Any] | None:
     if entry["format"] != FORMAT or entry["signature"] != signature:
         return None
     kernels = entry.get("kernels", ())
-    return entry if all(bundle_store().find(*kernel["bundle"]) for kernel in kernels) else None
+    if not all(bundle_store().find(*kernel["bundle"]) for kernel in kernels):
+        return None
+    if entry.get("tables"):
+        try:
+            tables = torch.load(directory / TABLES, weights_only=True)
+        except OSError:
+            return None
+        for table, values in zip(entry["tables"], tables, strict=True):
+            table["values"] = values
+    return entry
 
 
 def write_entry(key: str, entry: dict[str, Any]) -> None:
     """A disk that cannot be written costs the next process a compilation."""
 
+    tables = entry.get("tables", ())
+    forms = [{"form": table["form"]} for table in tables]
+
     def fill(work: Path) -> None:
-        (work / PROGRAM).write_text(json.dumps(entry))
+        (work / PROGRAM).write_text(json.dumps({**entry, "tables": forms}))
+        if tables:
+            torch.save([table["values"] for table in tables], work / TABLES)
 
     try:
         bundle_store().publish(_name(key), key, fill)
@@ -248,7 +270,15 @@ def load(entry: dict[str, Any], device: int) -> _C._EagerProgram | None:
         for given in entry["inputs"]
     ]
     made = [_form(form) for form in entry["made"]]
-    return _C._EagerProgram(device, inputs, made, calls, entry["result"])
+    tables = [_table(table, device) for table in entry["tables"]]
+    return _C._EagerProgram(device, inputs, made, tables, calls, entry["results"])
+
+
+def _table(table: dict[str, Any], device: int) -> torch.Tensor:
+    size, stride, dtype, layout = _form(table["form"])
+    tensor: torch.Tensor = _C._output(size, stride, dtype, layout, device)()
+    tensor.as_strided(table["values"].shape, stride).copy_(table["values"])
+    return tensor
 
 
 def _code(kernel: dict[str, Any]) -> Path:
@@ -311,7 +341,7 @@ def _is_compiling() -> bool:
 
 
 def _compile(
-    operation: str, arguments: list[Any], inputs: list[Any], device: int
+    operation: str, arguments: list[Any], inputs: list[Any], classes: list[int], device: int
 ) -> dict[str, Any] | None:
     """In a thread of its own: the caller is in the middle of an operation, with modes, excluded
     dispatch keys and whatever else PyTorch keeps by thread. Settings of the compiler go along."""
@@ -323,7 +353,9 @@ def _compile(
             from torch_spyre._inductor.host import single_op
 
             with torch.spyre.device(device):  # type: ignore[attr-defined]
-                outcome.append(single_op.compile_operation(operation, arguments, inputs, device))
+                outcome.append(
+                    single_op.compile_operation(operation, arguments, inputs, classes, device)
+                )
         except BaseException as problem:  # handed to the thread that waits
             outcome.append(problem)
 

@@ -14,6 +14,7 @@ filter for `FallbackWarning`.
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -33,10 +34,24 @@ class FallbackWarning(UserWarning):
     """An operation on spyre tensors was computed on the host."""
 
 
-def warn_fallback(op: str, device: str) -> None:
-    """Warn that an operation falls back. The runtime calls it once per operation."""
-    _log.info("%s is falling back to %s", op, device)
-    warnings.warn(f"{op} is falling back to {device}", FallbackWarning, stacklevel=2)
+def warn_fallback(
+    op: str, why: str, to_host: int, to_card: int, milliseconds: float, frames: int = 1
+) -> None:
+    """Warn that an operation falls back: why, and what the call cost that was just computed. The
+    runtime calls it, once per operation. `frames` of Python lie between here and the caller's."""
+    text = (
+        f"{op} is falling back to cpu: {why}. This call copied {_bytes(to_host)} to the host and "
+        f"{_bytes(to_card)} back and took {milliseconds:.3g} ms. Further calls are counted in "
+        "torch.spyre.fallback_counts(); torch.spyre.set_fallback_warning(False) silences this"
+    )
+    _log.info("%s", text)
+    warnings.warn(text, FallbackWarning, stacklevel=frames + 1)
+
+
+def _bytes(count: int) -> str:
+    if count < 1000:
+        return f"{count} bytes"
+    return f"{count / 1e3:.3g} kB" if count < 1e6 else f"{count / 1e6:.3g} MB"
 
 
 def fallback_counts() -> dict[str, int]:
@@ -84,7 +99,6 @@ def register_fallback(op: Any) -> Callable[[Callable[..., Any]], Callable[..., A
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            _count(overload)
             return _run_on_host(overload, function, args, kwargs)
 
         library = _libraries.get(overload.namespace)
@@ -111,22 +125,25 @@ def _overload(op: Any) -> torch._ops.OpOverload:
     return op
 
 
-def _count(op: torch._ops.OpOverload) -> None:
+def _count(op: torch._ops.OpOverload) -> bool:
+    """Count a call. True for the first one that is to be warned about."""
     name = op.name().removesuffix(".default")
     with _registered_lock:
         _registered_counts[name] += 1
         first = name not in _warned and get_fallback_warning()
         if first:
             _warned.add(name)
-    if first:
-        warn_fallback(name, "cpu")
+    return first
 
 
 def _run_on_host(
     op: torch._ops.OpOverload, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Any:
+    first = _count(op)
+    begin = time.perf_counter()
     twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     device: torch.device | None = None
+    to_card = 0
 
     def to_host(value: Any) -> Any:
         nonlocal device
@@ -144,13 +161,22 @@ def _run_on_host(
     result = function(*host_args, **host_kwargs)
     for original in _written(op, args, kwargs):
         original.copy_(twins[id(original)][1])
+        to_card += original.nbytes
 
     def to_device(value: Any) -> Any:
+        nonlocal to_card
         if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            to_card += value.nbytes
             return value.to(device)
         return value
 
-    return pytree.tree_map(to_device, result)
+    results = pytree.tree_map(to_device, result)
+    if first:
+        read = sum(original.nbytes for original, _ in twins.values())
+        name = op.name().removesuffix(".default")
+        took = (time.perf_counter() - begin) * 1e3
+        warn_fallback(name, "it is registered to run there", read, to_card, took, frames=3)
+    return results
 
 
 def _written(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -5,14 +5,16 @@ without the compiler (torch_spyre/ops/eager.py loads it):
 
     {"inputs": [{}, {"number": "float16"}],      # what the caller has
      "made": [[[64, 128], [128, 1], "float16", None]],   # tensors that a call makes
-     "kernels": [{"bundle": ..., "pool": False, "arguments": [[False, 0], [True, 0]], ...}],
-     "result": [0, [64, 128], [128, 1], 0]}      # which of them, and the view of it
+     "tables": [],                               # and what the compiler has computed: forms, values
+     "kernels": [{"bundle": ..., "pool": False, "arguments": [["input", 0], ["made", 0]], ...}],
+     "results": [[0, [64, 128], [128, 1], 0]]}   # which of them, and the view of it
 
 or {"host": why} for what the card does not do, and None when PyTorch refuses the arguments.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
 import traceback
@@ -40,10 +42,12 @@ Entry = dict[str, Any]
 
 
 def compile_operation(
-    operation: str, arguments: list[Any], inputs: list[Any], device: int
+    operation: str, arguments: list[Any], inputs: list[Any], classes: list[int], device: int
 ) -> Entry | None:
-    """The entry of an operation."""
+    """The entry of an operation. `classes`: of the integers among the inputs, how large they may
+    be (csrc/hooks/integers.h)."""
     op = _overload(operation, inputs)
+    arguments = arguments[: len(op._schema.arguments)]
     tensors = [_example(value, inputs, device) for value in inputs]
     try:
         resizes = _resizes(op, arguments, tensors)
@@ -55,7 +59,7 @@ def compile_operation(
     from torch_spyre._inductor.host.async_compile import compile_text
 
     try:
-        entry = _compile(op, arguments, tensors)
+        entry = _compile(op, arguments, tensors, {i: c for i, c in enumerate(classes) if c})
         if "host" in entry:
             return entry
         for kernel in entry["kernels"]:
@@ -104,6 +108,8 @@ def _overload(operation: str, inputs: list[Any]) -> torch._ops.OpOverload:
         overload = overload.replace("Scalar", "Tensor")  # eq.Scalar: the number is a tensor now
         if isinstance(inputs[0], torch.Tensor):  # a number divides: it is here as its inverse
             name = name.replace("div", "mul")
+    # The compiler knows the form that users call; it has one argument less.
+    name = name.replace("_index_put_impl", "index_put")
     op: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, name), overload or "default")
     return op
 
@@ -168,19 +174,27 @@ def _filled(value: Any, inputs: list[Any]) -> Any:
 # ---- The graph ----------------------------------------------------------------------------------
 
 
-def _compile(op: torch._ops.OpOverload, arguments: list[Any], tensors: list[torch.Tensor]) -> Entry:
+def _compile(
+    op: torch._ops.OpOverload,
+    arguments: list[Any],
+    tensors: list[torch.Tensor],
+    classes: dict[int, int],
+) -> Entry:
     from torch._inductor.compile_fx import compile_fx
 
     graph = torch.fx.Graph()
     placeholders = [graph.placeholder(f"input{i}") for i in range(len(tensors))]
     args, kwargs = _bind(op, arguments, placeholders)
-    result = graph.call_function(op, tuple(args), kwargs)
+    result: Any = graph.call_function(op, tuple(args), kwargs)
+    count = len(op._schema.returns)
+    if count > 1:
+        result = [graph.call_function(operator.getitem, (result, i)) for i in range(count)]
     writes = any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments)
-    graph.output(() if writes else (result,))
+    graph.output(() if writes else tuple(result) if count > 1 else (result,))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     mode = FakeTensorMode(shape_env=ShapeEnv())
     patches = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-    operation = eager_operation.wanted(module)
+    operation = eager_operation.wanted(module, classes)
     with (
         compile_lock,
         torch.no_grad(),
@@ -209,6 +223,7 @@ def _entry(plan: Any) -> Entry:
     inputs = {name: i for i, name in enumerate(graph.graph_input_names)}
     given: list[dict[str, Any]] = [{} for _ in inputs]
     made: list[Any] = []
+    tables: list[Any] = []
     places: dict[str, list[Any]] = {}
     kernels = []
     for kernel in plan.kernels:
@@ -216,18 +231,20 @@ def _entry(plan: Any) -> Entry:
             continue
         arguments = []
         if kernel.pool_bytes:
-            arguments.append([True, len(made)])
+            arguments.append(["made", len(made)])
             made.append([[kernel.pool_bytes // 2], [1], "float16", None])
         for buffer in kernel.arguments:
-            if buffer.hoisted is not None or buffer.name in graph.constants:
-                return {"host": f"{buffer.name} is a constant of the graph"}
             size, stride = buffer.placed or (buffer.size, buffer.stride)
             form = [list(size), list(stride), _name(buffer.dtype), _layout(buffer.layout)]
-            if buffer.name in inputs:
-                places[buffer.name] = [False, inputs[buffer.name]]
+            values = _values(buffer, graph.constants)
+            if values is not None:
+                places[buffer.name] = ["table", len(tables)]
+                tables.append({"form": form, "values": values})
+            elif buffer.name in inputs:
+                places[buffer.name] = ["input", inputs[buffer.name]]
                 given[inputs[buffer.name]] = {"relaid": form, "written": buffer.written}
             elif buffer.name not in places:
-                places[buffer.name] = [True, len(made)]
+                places[buffer.name] = ["made", len(made)]
                 made.append(form)
             arguments.append(places[buffer.name])
         kernels.append(
@@ -240,17 +257,33 @@ def _entry(plan: Any) -> Entry:
                 "constants": [[b.value, _name(b.dtype)] for b in kernel.constants],
             }
         )
-    result = None
+    results = []
     for node in graph.graph_outputs:
         name = graph.scheduler.mutation_real_name.get(node.get_name(), node.get_name())
-        if not places.get(name, [False])[0] or result is not None:
+        if places.get(name, [""])[0] != "made":
             return {"host": f"the result {name} is not made by a kernel"}
         layout = node.get_layout()
         view = [[int(s) for s in layout.size], [int(s) for s in layout.stride], int(layout.offset)]
-        result = [places[name][1], *view]
+        results.append([places[name][1], *view])
     if not kernels:
         return {"host": "there is nothing to compute"}
-    return {"inputs": given, "made": made, "kernels": kernels, "result": result}
+    return {
+        "inputs": given,
+        "made": made,
+        "tables": tables,
+        "kernels": kernels,
+        "results": results,
+    }
+
+
+def _values(buffer: Any, constants: dict[str, torch.Tensor]) -> torch.Tensor | None:
+    """On the host, what the compiler has computed: the mask of tril, and hoisted copies of it."""
+    copy = buffer.hoisted
+    constant = constants.get(buffer.name if copy is None else copy.source.name)
+    if constant is None:
+        return None
+    host = constant.cpu()
+    return host if copy is None else host.as_strided(copy.size, copy.stride, copy.offset).clone()
 
 
 def _bundle(plan: Any, kernel: Any) -> tuple[str, str]:

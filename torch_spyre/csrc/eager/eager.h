@@ -11,6 +11,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/OperatorKernel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/Scalar.h>
 
@@ -25,14 +27,7 @@
 #include "hooks/storage.h"
 #include "launch/job_plan.h"
 
-namespace c10 {
-class OperatorHandle;
-}
-
 namespace spyre {
-
-// Whether an operation has a kernel here.
-bool is_eager_operation(const c10::OperatorHandle& op);
 
 // A compiled operation on one card, for one signature.
 struct EagerProgram {
@@ -46,9 +41,10 @@ struct EagerProgram {
     std::optional<Made> relaid;             // the layout that the kernels expect, if it is another
     bool written = false;
   };
+  enum class Source { INPUT, MADE, TABLE };
   struct Argument {
-    bool made;  // of the tensors that are made, else of the inputs
-    size_t index;
+    Source source;
+    size_t index;  // among those
   };
   struct Call {
     JobPlanPtr plan;
@@ -64,24 +60,45 @@ struct EagerProgram {
   c10::DeviceIndex device = 0;
   std::vector<Input> inputs;
   std::vector<Made> made;
+  std::vector<at::Tensor> tables;  // computed by the compiler: the mask of tril
   std::vector<Call> calls;
-  std::optional<Result> result;  // none: the operation writes one of its arguments
+  std::vector<Result> results;  // none: the operation writes one of its arguments
 };
 using EagerProgramPtr = std::shared_ptr<const EagerProgram>;
+
+// In place of an input: a tensor of a list that is no part of the program.
+inline constexpr int64_t kLeftOut = -2;
 
 // A call that the table does not know.
 struct EagerQuestion {
   using Input = std::variant<at::Tensor, c10::Scalar>;
   const c10::OperatorHandle& op;
   const torch::jit::Stack& arguments;
-  const std::vector<int64_t>& input_of;  // by argument, tensors of lists one by one; -1: a value
-  const std::vector<Input>& inputs;      // tensors, and numbers that are not part of the signature
+  // By argument, tensors of lists one by one: its input; -1 for a value.
+  const std::vector<int64_t>& input_of;
+  const std::vector<Input>& inputs;  // tensors, and numbers that are not part of the signature
+  const std::vector<int>& classes;   // of inputs that are integers (hooks/integers.h), else 0
   c10::DeviceIndex device;
 };
 struct EagerAnswer {
   EagerProgramPtr program;  // null: the host computes it
+  std::string why_not;      // if it does
   bool remember = true;
 };
+
+// An operation that PyTorch's dispatcher does not bring here under its own name. Lives as long as
+// the process.
+class EagerDoor {
+ public:
+  explicit EagerDoor(const char* name);
+  // Arguments on the stack. Whether the card did it: results are then in their place.
+  bool try_run(torch::jit::Stack* stack) const;
+
+ private:
+  c10::OperatorHandle op_;
+  c10::OperatorKernel* kernel_;
+};
+
 // Set by Python; without one everything takes the boxed path.
 void set_eager_resolver(EagerAnswer (*resolver)(const EagerQuestion&));
 

@@ -25,11 +25,12 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "eager/eager.h"
+#include "eager/operations.h"
 #include "hooks/copy.h"
 #include "hooks/hooks.h"
 #include "hooks/storage.h"
@@ -49,7 +50,7 @@ struct Count {
   bool warned = false;
 };
 std::unordered_map<const c10::FunctionSchema*, Count> g_counts;
-std::atomic<void (*)(const std::string&)> g_warner{nullptr};
+std::atomic<void (*)(const FallbackReport&)> g_warner{nullptr};
 std::atomic<int> g_warning{-1};  // -1: as the settings say
 
 std::string full_name(const c10::FunctionSchema& schema) {
@@ -67,10 +68,48 @@ bool add_count(const c10::FunctionSchema& schema) {
   return entry.warned = true;
 }
 
-void count(const c10::FunctionSchema& schema) {
-  auto warner = g_warner.load();
-  if (add_count(schema) && warner != nullptr) warner(full_name(schema));
-}
+const char* const kNoProgram = "the card has no program for it";
+
+// Counts a call, and once it has succeeded says what it cost. An operation that fails is warned
+// about the next time.
+class Counted {
+ public:
+  explicit Counted(const c10::FunctionSchema& schema, std::string why = kNoProgram)
+      : schema_(schema), is_new_(add_count(schema) && g_warner.load() != nullptr) {
+    if (!is_new_) return;
+    report_.op = full_name(schema);
+    report_.why = std::move(why);
+    start_ = std::chrono::steady_clock::now();
+  }
+  ~Counted() {
+    if (!is_new_) return;
+    std::lock_guard<std::mutex> lock(g_counts_mutex);
+    g_counts[&schema_].warned = false;
+  }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+  void to_host(const at::Tensor& t) { report_.bytes_to_host += bytes(t); }
+  void to_card(const at::Tensor& t) { report_.bytes_to_card += bytes(t); }
+  void done() {
+    if (!is_new_) return;
+    const std::chrono::duration<double, std::milli> time =
+        std::chrono::steady_clock::now() - start_;
+    report_.milliseconds = time.count();
+    is_new_ = false;
+    g_warner.load()(report_);
+  }
+
+ private:
+  static int64_t bytes(const at::Tensor& t) {
+    return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
+  }
+
+  const c10::FunctionSchema& schema_;
+  bool is_new_;
+  FallbackReport report_;
+  std::chrono::steady_clock::time_point start_;
+};
 
 // ---- host twins of device tensors --------------------------------------------------------------
 
@@ -396,11 +435,12 @@ void replace_result(IValue& value, const c10::FunctionSchema& schema, size_t pos
 
 // ---- the path ----------------------------------------------------------------------------------
 
-void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& reported, Stack* stack) {
+void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& reported, Stack* stack,
+                 const std::string& why = kNoProgram) {
   const auto& schema = op.schema();
   const size_t num_arguments = schema.arguments().size();
   const size_t first = stack->size() - num_arguments;
-  count(reported);
+  Counted counted(reported, why);
 
   Twins twins;
   Target target;
@@ -433,6 +473,9 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
     device = resolve_device(*device_argument);
   bool results_on_spyre = !device_argument || device_argument->type() == kSpyre;
   twins.make();
+  for (const auto& twin : twins.all()) {
+    if (twin.contents) counted.to_host(twin.device);
+  }
 
   Stack originals(stack->begin() + static_cast<int64_t>(first), stack->end());
   std::optional<GeneratorLoan> loan;
@@ -456,16 +499,22 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
   loan.reset();
 
   for (auto& twin : twins.all()) {
-    if (twin.written) write_back(twin);
+    if (!twin.written) continue;
+    write_back(twin);
+    counted.to_card(twin.device);
   }
-  if (!results_on_spyre) return;
+  if (!results_on_spyre) return counted.done();
   const size_t num_results = schema.returns().size();
   for (size_t r = 0; r < num_results; r++) {
-    replace_result((*stack)[stack->size() - num_results + r], schema, r, originals, device, twins);
+    IValue& result = (*stack)[stack->size() - num_results + r];
+    replace_result(result, schema, r, originals, device, twins);
+    if (schema.returns()[r].alias_info() != nullptr) continue;  // written back already, or a view
+    visit_tensors(result, [&](const at::Tensor& t) { counted.to_card(t); });
   }
+  counted.done();
 }
 
-void fallback(const c10::OperatorHandle& op, Stack* stack) { run_boxed(op, stack); }
+void fallback(const c10::OperatorHandle& op, Stack* stack) { run_on_host(op, op.schema(), stack); }
 
 // Operations with a kernel for every device that only throws: they are other operations on the
 // host.
@@ -494,7 +543,8 @@ void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
                                                   std::optional<bool> train) {
   static auto op = find_op("aten::native_dropout");
-  count(op.schema());
+  Counted counted(op.schema());
+  counted.to_host(input);
   auto device = input.device().index();
   auto host = to_host(input);
   auto mask = at::ones_like(host, host.options().dtype(at::kBool));
@@ -504,7 +554,11 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
     mask.bernoulli_(kept, loan.stand_in());
     host = host.mul(mask).mul_(kept == 0 ? 0.0 : 1.0 / kept);
   }
-  return {to_spyre(host, device), to_spyre(mask, device)};
+  const std::tuple results = {to_spyre(host, device), to_spyre(mask, device)};
+  counted.to_card(host);
+  counted.to_card(mask);
+  counted.done();
+  return results;
 }
 
 // Of integers: other accelerators count them, and models of experts rely on it, but the CPU has no
@@ -512,10 +566,13 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
 at::Tensor count_bins(const at::Tensor& input, int64_t bins, const at::Scalar& min,
                       const at::Scalar& max) {
   static auto op = find_op("aten::histc");
-  count(op.schema());
+  Counted counted(op.schema());
+  counted.to_host(input);
   auto host = to_host(input);
   bool whole = c10::isIntegralType(host.scalar_type(), /*includeBool=*/false);
   auto counts = at::histc(whole ? host.to(at::kDouble) : host, bins, min, max);
+  counted.to_card(counts);
+  counted.done();
   return to_spyre(counts.to(host.scalar_type()), input.device().index());
 }
 
@@ -563,7 +620,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 }  // namespace
 
-void run_boxed(const c10::OperatorHandle& op, Stack* stack) { run_on_host(op, op.schema(), stack); }
+void run_boxed(const c10::OperatorHandle& op, Stack* stack, const std::string& why) {
+  run_on_host(op, op.schema(), stack, why);
+}
 
 void count_converting_copy() {
   static auto op = find_op("aten::_copy_from");
@@ -585,7 +644,7 @@ void reset_fallback_counts() {
   for (auto& [schema, entry] : g_counts) entry.calls = 0;
 }
 
-void set_fallback_warner(void (*warner)(const std::string&)) { g_warner = warner; }
+void set_fallback_warner(void (*warner)(const FallbackReport&)) { g_warner = warner; }
 bool get_fallback_warning() {
   int value = g_warning.load();
   return value < 0 ? settings().fallback_warning : value != 0;

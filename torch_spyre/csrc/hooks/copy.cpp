@@ -11,6 +11,7 @@
 
 #include <atomic>
 
+#include "eager/cast.h"
 #include "eager/fallback.h"
 #include "hooks/allocator.h"
 #include "hooks/dtypes.h"
@@ -239,7 +240,10 @@ void copy_spyre_to_spyre(const at::Tensor& src, const at::Tensor& dst) {
   bool direct = src.scalar_type() == dst.scalar_type() && addressable(from, src.scalar_type()) &&
                 addressable(to, dst.scalar_type()) && same_elements(from, to) && &from != &to;
   if (direct) return copy_on_cards(src, dst);
-  if (src.scalar_type() != dst.scalar_type()) count_converting_copy();
+  if (src.scalar_type() != dst.scalar_type()) {
+    if (&from != &to && cast_on_card(src, dst)) return;
+    count_converting_copy();
+  }
   // Another dtype, or one storage on both sides (possibly overlapping): by way of the host.
   auto host = to_host(src);
   write_from(host, dst, false);

@@ -36,10 +36,16 @@ bool is_dtype(const c10::Argument& argument) {
 // An input is a tuple with its number, everything else what it is.
 py::object to_python(const c10::IValue& value, const c10::Argument& argument,
                      const std::vector<int64_t>& input_of, size_t& position) {
-  if (value.isTensorList()) {
+  if (value.isTensorList() || value.isOptionalTensorList()) {
     py::list list;
-    for (size_t n = value.toTensorVector().size(); n > 0; n--) {
-      list.append(py::make_tuple(input_of[position++]));
+    for (size_t n = value.toListRef().size(); n > 0; n--) {
+      const int64_t input = input_of[position++];
+      if (input == kLeftOut) continue;
+      if (input >= 0) {
+        list.append(py::make_tuple(input));
+      } else {
+        list.append(py::none());
+      }
     }
     return list;
   }
@@ -74,10 +80,12 @@ EagerAnswer ask_python(const EagerQuestion& question) {
         inputs.append(to_python(std::get<c10::Scalar>(input)));
       }
     }
-    const py::tuple answer = py::module_::import("torch_spyre.ops.eager")
-                                 .attr("resolve")(schema.name(), schema.overload_name(), arguments,
-                                                  inputs, static_cast<int>(question.device));
-    return {answer[0].cast<std::shared_ptr<EagerProgram>>(), answer[1].cast<bool>()};
+    const py::tuple answer =
+        py::module_::import("torch_spyre.ops.eager")
+            .attr("resolve")(schema.name(), schema.overload_name(), arguments, inputs,
+                             question.classes, static_cast<int>(question.device));
+    return {answer[0].cast<std::shared_ptr<EagerProgram>>(), answer[1].cast<std::string>(),
+            answer[2].cast<bool>()};
   } catch (py::error_already_set& error) {  // an interruption, or no memory
     error.restore();
     python_error kept;
@@ -123,10 +131,10 @@ c10::Scalar to_scalar(const py::object& value) {
 
 std::shared_ptr<EagerProgram> make_program(
     int device, const std::vector<std::tuple<py::object, std::optional<Form>, bool>>& inputs,
-    const std::vector<Form>& made,
-    const std::vector<std::tuple<JobPlanPtr, std::vector<std::pair<bool, size_t>>,
+    const std::vector<Form>& made, const std::vector<at::Tensor>& tables,
+    const std::vector<std::tuple<JobPlanPtr, std::vector<std::pair<std::string, size_t>>,
                                  std::vector<std::pair<py::object, py::object>>>>& calls,
-    const std::optional<std::tuple<size_t, card::Dims, card::Dims, int64_t>>& result) {
+    const std::vector<std::tuple<size_t, card::Dims, card::Dims, int64_t>>& results) {
   auto program = std::make_shared<EagerProgram>();
   program->device = static_cast<c10::DeviceIndex>(device);
   for (const auto& [number, relaid, written] : inputs) {
@@ -137,12 +145,19 @@ std::shared_ptr<EagerProgram> make_program(
     program->inputs.push_back(std::move(input));
   }
   for (const auto& form : made) program->made.push_back(to_made(form));
+  program->tables = tables;
   for (const auto& [plan, arguments, constants] : calls) {
     EagerProgram::Call call{plan, {}, {}};
-    for (const auto& [is_made, index] : arguments) {
-      TORCH_CHECK_INDEX(index < (is_made ? made.size() : inputs.size()),
-                        "an argument of the program does not exist: ", index);
-      call.arguments.push_back({is_made, index});
+    for (const auto& [source, index] : arguments) {
+      const auto from = source == "made"    ? EagerProgram::Source::MADE
+                        : source == "table" ? EagerProgram::Source::TABLE
+                                            : EagerProgram::Source::INPUT;
+      const size_t count = source == "made"    ? made.size()
+                           : source == "table" ? tables.size()
+                                               : inputs.size();
+      TORCH_CHECK_INDEX(index < count, "an argument of the program does not exist: ", source, " ",
+                        index);
+      call.arguments.push_back({from, index});
     }
     for (const auto& [value, dtype] : constants) {
       call.constants.push_back(
@@ -150,12 +165,11 @@ std::shared_ptr<EagerProgram> make_program(
     }
     program->calls.push_back(std::move(call));
   }
-  if (result) {
-    const auto& [index, size, stride, offset] = *result;
+  for (const auto& [index, size, stride, offset] : results) {
     TORCH_CHECK_INDEX(index < made.size(), "the result of the program does not exist: ", index);
     const auto& whole = program->made[index];
     const bool is_view = whole.size != size || whole.stride != stride || offset != 0;
-    program->result = {index, size, stride, offset, is_view};
+    program->results.push_back({index, size, stride, offset, is_view});
   }
   return program;
 }
@@ -165,7 +179,7 @@ std::shared_ptr<EagerProgram> make_program(
 void bind_eager(py::module& m) {
   py::class_<EagerProgram, std::shared_ptr<EagerProgram>>(m, "_EagerProgram")
       .def(py::init(&make_program), py::arg("device"), py::arg("inputs"), py::arg("made"),
-           py::arg("calls"), py::arg("result"));
+           py::arg("tables"), py::arg("calls"), py::arg("results"));
   m.def("_eager_on_card", &get_eager_on_card);
   m.def("_set_eager_on_card", &set_eager_on_card, py::arg("on_card"));
   m.def("_eager_counts", &eager_counts);

@@ -406,9 +406,10 @@ void bind_statistics(py::module& m) {
   m.def("reset_fallback_counts", &reset_fallback_counts);
   m.def("get_fallback_warning", &get_fallback_warning);
   m.def("set_fallback_warning", &set_fallback_warning, py::arg("enabled"));
-  set_fallback_warner([](const std::string& op) {
+  set_fallback_warner([](const FallbackReport& r) {
     py::gil_scoped_acquire gil;
-    py::module_::import("torch_spyre.ops.fallbacks").attr("warn_fallback")(op, "cpu");
+    const auto warn = py::module_::import("torch_spyre.ops.fallbacks").attr("warn_fallback");
+    warn(r.op, r.why, r.bytes_to_host, r.bytes_to_card, r.milliseconds);
   });
 }
 
