@@ -285,8 +285,3 @@ def test_random_operations_in_another_thread_leave_the_cpu_sequence_alone():
         stop.set()
         thread.join()
     assert all(torch.equal(a, b) for a, b in zip(drawn, expected, strict=True))
-
-
-def test_generator_of_another_device_is_refused():
-    with pytest.raises(RuntimeError, match="Expected a generator of spyre:0 but found one of cpu"):
-        torch.rand(2, device="spyre", generator=torch.Generator())

@@ -266,13 +266,38 @@ class GeneratorLoan {
   at::Generator stand_in_;
 };
 
-at::Generator checked_generator(const at::Generator& given, c10::DeviceIndex device,
-                                const c10::FunctionSchema& schema) {
-  c10::Device expected(kSpyre, device);
-  TORCH_CHECK(given.device() == expected, "Expected a generator of ", expected,
-              " but found one of ", given.device(), " (when calling ", full_name(schema), ")");
-  return given;
-}
+// The generator that a CPU kernel draws from: one of the CPU's itself, so that the numbers are
+// those that it gives there, or one that stands in for a card's.
+class HostGenerator {
+ public:
+  // `for_card`: the call has tensors of a card, or makes some.
+  HostGenerator(const IValue& given, c10::DeviceIndex device, bool for_card,
+                const c10::FunctionSchema& schema) {
+    if (given.isNone() || !given.toGenerator().defined()) {
+      loan_.emplace(default_generator(device));
+      return;
+    }
+    auto generator = given.toGenerator();
+    TORCH_CHECK(for_card || generator.device().is_cpu(),
+                "Expected a generator of the cpu, where the tensors are, but found one of ",
+                generator.device(), " (when calling ", full_name(schema), ")");
+    if (generator.device().is_cpu()) {
+      of_cpu_ = std::move(generator);
+      return;
+    }
+    c10::Device expected(kSpyre, device);
+    TORCH_CHECK(generator.device() == expected, "Expected a generator of ", expected,
+                " or of the cpu, but found one of ", generator.device(), " (when calling ",
+                full_name(schema), ")");
+    loan_.emplace(std::move(generator));
+  }
+
+  const at::Generator& get() const { return loan_ ? loan_->stand_in() : of_cpu_; }
+
+ private:
+  std::optional<GeneratorLoan> loan_;
+  at::Generator of_cpu_;
+};
 
 // ---- arguments ---------------------------------------------------------------------------------
 
@@ -472,21 +497,21 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
   if (device_argument && device_argument->type() == kSpyre)
     device = resolve_device(*device_argument);
   bool results_on_spyre = !device_argument || device_argument->type() == kSpyre;
+  bool for_card = target.device || (device_argument && results_on_spyre);
   twins.make();
   for (const auto& twin : twins.all()) {
     if (twin.contents) counted.to_host(twin.device);
   }
 
   Stack originals(stack->begin() + static_cast<int64_t>(first), stack->end());
-  std::optional<GeneratorLoan> loan;
+  std::optional<HostGenerator> generator;
   for (size_t i = 0; i < num_arguments; i++) {
     IValue& value = (*stack)[first + i];
     const auto& type = *schema.arguments()[i].real_type();
     bool takes_generator = type.isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
     if (takes_generator) {
-      loan.emplace(value.isNone() ? default_generator(device)
-                                  : checked_generator(value.toGenerator(), device, reported));
-      value = loan->stand_in();
+      generator.emplace(value, device, for_card, reported);
+      value = generator->get();
     } else if (value.isDevice()) {
       if (value.toDevice().type() == kSpyre) value = c10::Device(at::kCPU);
     } else {
@@ -496,7 +521,7 @@ void run_on_host(const c10::OperatorHandle& op, const c10::FunctionSchema& repor
   }
 
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  loan.reset();
+  generator.reset();
 
   for (auto& twin : twins.all()) {
     if (!twin.written) continue;
