@@ -13,13 +13,14 @@
             return x @ w
 
 `num_tiles_per_dim={"M": 4}` tiles a dimension: a loop over four tiles
-(planning/tiling/hinted.py); `named_dims=["M", "K"]` names the result of an operation without
-inputs.
+(planning/tiling/hinted.py), `{"M": 4, "K": 2}` is that loop around one over two tiles of K;
+`named_dims=["M", "K"]` names the result of an operation without inputs.
 
 A hint is written into the metadata of the FX nodes traced inside the block; tracing, autograd and
 decompositions propagate it. It is looked up when work is divided
 (planning/division/hints.py): by name of the dimension, for each operation of the block that has it.
-A hint that cannot be followed raises an error.
+A hint that cannot be followed raises an error. In a graph in which no dimension has a name there is
+nothing that it could be about: then it does not count, with a warning.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def spyre_hint(
     """What holds for the operations of the block, by names of dimensions.
 
     work_div           into how many slices, for cores, dimensions are cut
-    num_tiles_per_dim  into how many tiles one dimension is cut, one after the other; nested blocks
-                       are nested loops, the outer one outside
+    num_tiles_per_dim  into how many tiles dimensions are cut, one after the other; several are
+                       nested loops, the first one outside. So are nested blocks, the outer one
+                       outside
     named_dims         names of the result of an operation without inputs, outermost first
     tiles, slices      old names of num_tiles_per_dim
     """
@@ -73,11 +75,8 @@ def spyre_hint(
 
 def check_tiles(tiles: Mapping[str, int]) -> None:
     """Refuse what cannot be a number of tiles of a dimension."""
-    if len(tiles) != 1:
-        raise NotImplementedError(
-            f"num_tiles_per_dim={dict(tiles)!r} has {len(tiles)} dimensions, allowed: one; nest "
-            "blocks for more, the outer loop outside"
-        )
+    if not tiles:
+        raise ValueError("num_tiles_per_dim={} names no dimension, allowed: one or more")
     for name, count in tiles.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(f"{name!r} has {count!r} tiles, allowed: a whole number from 1 on")
@@ -117,6 +116,15 @@ def tiles_of(node: torch.fx.Node | None) -> tuple[tuple[str, int], ...]:
 def named_dims_of(node: torch.fx.Node | None) -> tuple[str, ...]:
     """Names that the program gives to what a node makes."""
     return next((hint["named_dims"] for hint in _said(node)[::-1] if "named_dims" in hint), ())
+
+
+def warn_of_unnamed(hint: str) -> None:
+    """Warn that a hint does not count, as no dimension of its graph has a name."""
+    warnings.warn(
+        f"the hint {hint} does not count: no dimension of the graph has a name; name those of "
+        "inputs with declare_tensor_dim and name_tensor_dims before it is compiled",
+        stacklevel=2,
+    )
 
 
 def fingerprint(model: Any) -> tuple[str, ...]:

@@ -123,7 +123,14 @@ class Planning:
 
     def dim_names(self, op: Operation) -> Mapping[sympy.Symbol, str]:
         """Names of the symbols of an operation; what the compiler added has none."""
+        return self._names_by_operation().get(op, {})
+
+    def has_dim_names(self) -> bool:
+        """Whether any dimension of the graph has a name."""
+        return any(self._names_by_operation().values())
+
+    def _names_by_operation(self) -> dict[Operation, dict[sympy.Symbol, str]]:
         if self._dim_names is None:
             operations = [op for k in self.plan.kernels for op in k.operations]
             self._dim_names = dict(zip(operations, propagate(operations), strict=True))
-        return self._dim_names.get(op, {})
+        return self._dim_names

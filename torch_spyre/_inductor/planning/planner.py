@@ -8,14 +8,16 @@ One function a stage; `pipeline.py` has their order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch._inductor.virtualized import V
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.errors import Unsupported
+from torch_spyre._inductor.hints import warn_of_unnamed
 from torch_spyre._inductor.layouts.stick_layouts import default_layout
 from torch_spyre._inductor.layouts.to_op_spec import buffers_of, make_spec, symbol_of
 from torch_spyre._inductor.lowering import repeated_layers
@@ -57,7 +59,7 @@ def tile(planning: Planning) -> None:
 
 def _in_loops(kernel: Kernel, planning: Planning) -> list[Node]:
     specs = [_spec(op) for op in kernel.operations]
-    if not config.ignore_hints and any(op.origin.tiles for op in kernel.operations):
+    if _hints_hold("num_tiles_per_dim", (op.origin.tiles for op in kernel.operations), planning):
         names = [planning.dim_names(op) for op in kernel.operations]
 
         def constant(dtype: torch.dtype, value: float) -> Buffer:
@@ -71,6 +73,20 @@ def _in_loops(kernel: Kernel, planning: Planning) -> list[Node]:
     if config.own_tiling and config.lx_planning and config.work_division == "joint":
         return automatic.loops(items, planning.is_argument)
     return [*items]
+
+
+def _hints_hold(
+    argument: str, found: Iterable[tuple[tuple[str, Any], ...]], planning: Planning
+) -> bool:
+    """Whether there are hints that count: not where no dimension of the graph has a name."""
+    said = [hint for hint in dict.fromkeys(found) if hint]
+    if config.ignore_hints or not said:
+        return False
+    if planning.has_dim_names():
+        return True
+    for hint in said:
+        warn_of_unnamed(f"{argument}={dict(hint)}")
+    return False
 
 
 @located
@@ -126,7 +142,7 @@ def _hinted(
 ) -> tuple[list[OpSpec], list[bool]]:
     """Operations with the slices that the program asks for; and whether it does. `sources` are
     those before they were cut into tiles."""
-    if config.ignore_hints or not any(op.origin.hints for op in operations):
+    if not _hints_hold("work_div", (op.origin.hints for op in operations), planning):
         return list(specs), [False] * len(specs)
     symbols = [
         {symbol_of(op, v): name for v, name in planning.dim_names(source).items()}

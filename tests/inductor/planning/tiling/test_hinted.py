@@ -206,11 +206,22 @@ def test_two_reduced_dimensions_are_refused(product):
         compiled(tiled(lambda x, w: x.sum(), {"M": 2}, {"K": 2}), *product)
 
 
-def test_hints_with_several_dimensions_or_odd_numbers_are_refused_where_they_stand():
-    with pytest.raises(NotImplementedError, match="allowed: one; nest blocks"):
-        spyre_hint(num_tiles_per_dim={"M": 2, "K": 2})
+def test_several_dimensions_are_nested_loops_the_first_one_outside(product):
+    def f(x, w):
+        return torch.relu(x @ w)
+
+    for outer, inner in (({"M": 4}, {"K": 2}), ({"K": 2}, {"M": 4})):
+        nested, loops = compiled(tiled(f, outer, inner), *product, unroll_loops=False)
+        at_once, others = compiled(tiled(f, {**outer, **inner}), *product, unroll_loops=False)
+        assert torch.equal(at_once, nested) and others == loops
+        assert any(isinstance(s, LoopSpec) for s in loops)
+
+
+def test_hints_without_dimensions_or_with_odd_numbers_are_refused_where_they_stand():
+    with pytest.raises(ValueError, match="names no dimension, allowed: one or more"):
+        spyre_hint(num_tiles_per_dim={})
     with pytest.raises(ValueError, match="'M' has 0 tiles"):
-        spyre_hint(num_tiles_per_dim={"M": 0})
+        spyre_hint(num_tiles_per_dim={"K": 2, "M": 0})
     with pytest.raises(KeyError, match="declare_tensor_dim"):
         spyre_hint(named_dims=["nobody declared this"])
     with pytest.raises(TypeError, match="needs work_div"):
