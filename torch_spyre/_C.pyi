@@ -43,6 +43,14 @@ class SpyreTensorLayout:
     def __init__(
         self,
         host_size: Sequence[int],
+        dtype: torch.dtype,
+        dim_order: Sequence[int],
+        element_arrangement: ElementArrangement = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        host_size: Sequence[int],
         host_strides: Sequence[int],
         dtype: torch.dtype,
         dim_order: Sequence[int],

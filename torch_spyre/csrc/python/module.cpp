@@ -119,6 +119,12 @@ void bind_layouts(py::module& m) {
              return card::make_layout(host_size, from_dtype(dtype));
            }),
            py::arg("host_size"), py::arg("dtype"))
+      .def(py::init([=](const card::Dims& host_size, const py::object& dtype,
+                        const card::Dims& dim_order, ElementArrangement arrangement) {
+             return card::make_layout(host_size, from_dtype(dtype), dim_order, arrangement);
+           }),
+           py::arg("host_size"), py::arg("dtype"), py::arg("dim_order"),
+           py::arg("element_arrangement") = ElementArrangement::STANDARD)
       .def(py::init([=](const card::Dims& host_size, const card::Dims& host_strides,
                         const py::object& dtype, const card::Dims& dim_order,
                         ElementArrangement arrangement) {

@@ -1,6 +1,7 @@
 #include "memory/layout.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "memory/address_map.h"
@@ -206,15 +207,21 @@ StickLayout make_layout(const Dims& host_size, const Dims& host_strides, DataFor
   return layout;
 }
 
-StickLayout make_layout(const Dims& host_size, DataFormat format) {
-  Dims strides(host_size.size()), order(host_size.size());
+StickLayout make_layout(const Dims& host_size, DataFormat format, const Dims& dim_order,
+                        ElementArrangement arrangement) {
+  Dims strides(host_size.size());
   int64_t stride = 1;
   for (size_t d = host_size.size(); d-- > 0;) {
     strides[d] = stride;
-    order[d] = static_cast<int64_t>(d);
     stride *= std::max<int64_t>(host_size[d], 1);
   }
-  return make_layout(host_size, strides, format, order);
+  return make_layout(host_size, strides, format, dim_order, arrangement);
+}
+
+StickLayout make_layout(const Dims& host_size, DataFormat format) {
+  Dims order(host_size.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  return make_layout(host_size, format, order);
 }
 
 void check_layout(const StickLayout& layout) { check_axes(layout); }

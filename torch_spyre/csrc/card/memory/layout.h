@@ -39,7 +39,10 @@ struct StickLayout {
 StickLayout make_layout(const Dims& host_size, const Dims& host_strides, DataFormat format,
                         const Dims& dim_order,
                         ElementArrangement arrangement = ElementArrangement::STANDARD);
-StickLayout make_layout(const Dims& host_size, DataFormat format);  // row-major, natural order
+// Of a row-major tensor; in its natural order if none is given.
+StickLayout make_layout(const Dims& host_size, DataFormat format, const Dims& dim_order,
+                        ElementArrangement arrangement = ElementArrangement::STANDARD);
+StickLayout make_layout(const Dims& host_size, DataFormat format);
 
 // Throws std::invalid_argument when the axes themselves are impossible, whatever the tensor.
 void check_layout(const StickLayout& layout);
