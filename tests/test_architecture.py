@@ -23,6 +23,8 @@ ORDER = [
     "torch_spyre.hardware",
     "torch_spyre.opfuncs",
     "torch_spyre.logs",
+    "torch_spyre.names",
+    "torch_spyre.environment",
     "torch_spyre.validation",
     "torch_spyre.dtypes",
     "torch_spyre.on_card",

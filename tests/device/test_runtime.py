@@ -60,7 +60,9 @@ def test_import_loads_no_more_than_it_needs(script):
         "torch_spyre.upstream.import_hooks",
         "torch_spyre.upstream.install",
         "torch_spyre.upstream.table",
+        "torch_spyre.environment",
         "torch_spyre.logs",
+        "torch_spyre.names",
         "torch_spyre.upstream.tensor_api",
         "torch_spyre.device.registration",
     }
@@ -196,10 +198,18 @@ def test_accelerator_api():
         ({"SPYRE_DEVICES": "0,1,2", "AIU_WORLD_SIZE": "2"}, 2),
         ({"FLEX_DEVICE": "MOCK", "AIU_WORLD_SIZE": "3"}, 3),
         ({"SPYRE_DEVICES": "42"}, 0),
+        ({"SPYRE_VISIBLE_DEVICES": "1,3,5"}, 3),
+        ({"SPYRE_VISIBLE_DEVICES": "1,3,5", "SPYRE_DEVICES": "0"}, 1),
+        ({"PCIDEVICE_IBM_COM_AIU_PF": "0000:1a:00.0,0000:1b:00.0"}, 2),
+        ({"PCIDEVICE_IBM_COM_AIU_PF": "0000:1a:00.0, 0000:1A:00.1,0000:1a:00.0"}, 2),
+        ({"PCIDEVICE_IBM_COM_AIU_PF": ",".join(f"00{i}:0.0" for i in range(10))}, 8),
+        ({"PCIDEVICE_IBM_COM_AIU_PF": "1a:0.0,1b:0.0", "SPYRE_VISIBLE_DEVICES": "0,1,2"}, 3),
+        ({"PCIDEVICE_IBM_COM_AIU_PF": "1a:0.0,1b:0.0,1c:0.0", "AIU_WORLD_SIZE": "2"}, 2),
     ],
 )
 def test_device_enumeration(monkeypatch, env, count):
-    for name in ("AIU_WORLD_SIZE", "SPYRE_DEVICES", "FLEX_DEVICE"):
+    for name in ("AIU_WORLD_SIZE", "SPYRE_DEVICES", "SPYRE_VISIBLE_DEVICES", "FLEX_DEVICE",
+                 "PCIDEVICE_IBM_COM_AIU_PF"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
@@ -213,6 +223,9 @@ def test_device_enumeration(monkeypatch, env, count):
         ("SENCORES", "33", "1 to 32"),
         ("SENCORES", "many", "1 to 32"),
         ("SPYRE_DEVICES", "x", "0,2"),
+        ("SPYRE_VISIBLE_DEVICES", "all", "0,2"),
+        ("PCIDEVICE_IBM_COM_AIU_PF", "0,,1", "0000:1a:00.0"),
+        ("PCIDEVICE_IBM_COM_AIU_PF", "card", "0000:1a:00.0"),
         ("AIU_WORLD_SIZE", "0", "whole number"),
         ("FLEX_DEVICE", "GPU", "PF, VF and MOCK"),
         ("SPYRE_MEMORY", "lots", "128G"),

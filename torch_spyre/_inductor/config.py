@@ -3,7 +3,9 @@
     from torch_spyre._inductor import config
     with config.patch(cores=4): ...
 
-Every value is part of the key of Inductor's caches.
+Every value is part of the key of Inductor's caches. Names of the documented system that are others
+here are aliases, at the end: `sencores` is `cores`. A name that is none raises an AttributeError
+with the nearest one.
 """
 
 import os as _os
@@ -12,6 +14,7 @@ import sys as _sys
 from torch.utils._config_module import install_config_module as _install
 
 from torch_spyre import hardware as _hardware
+from torch_spyre import names as _names
 from torch_spyre import validation as _validation
 from torch_spyre.validation import flag as _flag
 
@@ -23,6 +26,21 @@ def _number(name: str, default: int, low: int, high: int) -> int:
     if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
         raise ValueError(f"invalid {name} value '{text}': expected {low} to {high}")
     return int(text)
+
+
+def _work_division() -> str:
+    """SPYRE_WORK_DIVISION, or CO_OPTIMIZING_LX_PLANNING, which is the documented name of one half
+    of it."""
+    value = _choice("SPYRE_WORK_DIVISION", ("joint", "documented"))
+    joint = _flag("CO_OPTIMIZING_LX_PLANNING", value == "joint")
+    if joint == (value == "joint"):
+        return value
+    if _os.environ.get("SPYRE_WORK_DIVISION", "").strip():
+        raise ValueError(
+            f"CO_OPTIMIZING_LX_PLANNING={int(joint)} and SPYRE_WORK_DIVISION={value} contradict "
+            "each other: set one of them"
+        )
+    return "joint" if joint else "documented"
 
 
 def _choice(name: str, allowed: tuple[str, ...]) -> str:
@@ -47,8 +65,9 @@ def _fraction(name: str, default: float) -> float:
 cores: int = _number("SENCORES", _hardware.CARD.cores, 1, _hardware.CARD.cores)
 
 # SPYRE_WORK_DIVISION: how work is divided. joint: for the least modelled time of a kernel;
-# documented: by the documented rules, operation by operation.
-work_division: str = _choice("SPYRE_WORK_DIVISION", ("joint", "documented"))
+# documented: by the documented rules, operation by operation. CO_OPTIMIZING_LX_PLANNING=1 is joint,
+# 0 documented.
+work_division: str = _work_division()
 
 # SPYRE_INDUCTOR_IGNORE_HINTS: what programs ask for with spyre_hint does not count.
 ignore_hints: bool = _flag("SPYRE_INDUCTOR_IGNORE_HINTS", False)
@@ -86,6 +105,10 @@ lx_planning: bool = _flag("LX_PLANNING", True)
 # loops over tiles, where that takes less modelled time. 0: only the loops of hints.
 own_tiling: bool = _flag("SPYRE_OWN_TILING", True)
 
+# CHUNK_LARGE_TENSORS: pointwise operations of which a core would have to address more than 256 MB
+# of a tensor run in loops over chunks. 0: they run as they are, and a log entry says so.
+chunk_large_tensors: bool = _flag("CHUNK_LARGE_TENSORS", False)
+
 # LX_BOUNDARY_CLONES: what is read more than once is copied into the scratchpads first, and results
 # that are read again are copied out of them. 0: only intermediates stay, for all of their life.
 lx_boundary_clones: bool = _flag("LX_BOUNDARY_CLONES", True)
@@ -120,6 +143,14 @@ dynamic_shapes: bool = _flag("SPYRE_DYNAMIC_SHAPES", True)
 # Programs that a graph with open sizes keeps; the one that was not used for longest goes first.
 max_dynamic_programs: int = 64
 
+# MAX_BUCKETS: of an open size whose largest value is known (mark_dynamic(max=)), for how many sizes
+# there are programs.
+max_buckets: int = _number("MAX_BUCKETS", 32, 1, 1 << 20)
+
+# MIN_DEFAULT_GRANULARITY: the smallest size that an open size other than that of sticks is padded
+# to. The documented default is 4.
+min_default_granularity: int = _number("MIN_DEFAULT_GRANULARITY", 8, 1, 1 << 20)
+
 # SPYRE_DUMP_COST: print what each operation of a kernel costs, when it is compiled.
 dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
 
@@ -135,3 +166,22 @@ validate: bool = _validation.VALIDATE
 max_folded_elements: int = 1 << 24
 
 _install(_sys.modules[__name__])
+
+# Documented names of what has another name here.
+_names.give_aliases(
+    _sys.modules[__name__],
+    {
+        "sencores": "cores",
+        "ignore_work_division_hints": "ignore_hints",
+        "bundle_symbolic_args": "symbolic_args",
+        "core_id_k_fast_emission": "k_fast_emission",
+        "hbm_planning": "memory_plan",
+        "hbm_pool_planning": "memory_plan",
+        "dxp_lx_frac_avail": "lx_reserved",
+        "co_optimizing_lx_planning": _names.Alias(
+            "work_division",
+            lambda value: value == "joint",
+            lambda on: "joint" if on else "documented",
+        ),
+    },
+)

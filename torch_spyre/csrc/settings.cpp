@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #include "card/matmul/winograd_pairs.h"
 #include "runtime.h"
@@ -71,20 +72,53 @@ size_t parse_size(const char* name, const std::string& text) {
   return static_cast<size_t>(*value) << shift;
 }
 
-int count_listed_devices(const std::string& text) {
-  std::set<int64_t> indices;
+// The entries of a list with commas, without spaces.
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> items;
   std::stringstream stream(text);
   std::string item;
   while (std::getline(stream, item, ',')) {
     item.erase(
         std::remove_if(item.begin(), item.end(), [](unsigned char c) { return std::isspace(c); }),
         item.end());
+    items.push_back(item);
+  }
+  return items;
+}
+
+int count_listed_devices(const char* name, const std::string& text) {
+  std::set<int64_t> indices;
+  for (const auto& item : split_list(text)) {
     auto index = parse_int(item);
-    TORCH_CHECK_VALUE(index && *index >= 0, "invalid SPYRE_DEVICES value: '", text,
+    TORCH_CHECK_VALUE(index && *index >= 0, "invalid ", name, " value: '", text,
                       "'; allowed is a comma separated list of card numbers such as 0,2");
     if (*index < kCardSlots) indices.insert(*index);
   }
   return static_cast<int>(indices.size());
+}
+
+// Which PCI addresses a container was given: as many cards.
+int count_pci_devices(const char* name, const std::string& text) {
+  std::set<std::string> addresses;
+  for (const auto& item : split_list(text)) {
+    bool is_address = !item.empty() && std::all_of(item.begin(), item.end(), [](unsigned char c) {
+      return std::isxdigit(c) || c == ':' || c == '.';
+    });
+    TORCH_CHECK_VALUE(is_address, "invalid ", name, " value: '", text,
+                      "'; allowed is a comma separated list of PCI addresses such as 0000:1a:00.0");
+    addresses.insert(item);
+  }
+  return std::min(static_cast<int>(addresses.size()), kCardSlots);
+}
+
+// How many cards a list names; its older name and the one that OpenShift sets come after it.
+std::optional<int> read_listed_devices() {
+  for (const char* name : {"SPYRE_DEVICES", "SPYRE_VISIBLE_DEVICES"}) {
+    if (auto text = env(name)) return count_listed_devices(name, *text);
+  }
+  const char* of_container = "PCIDEVICE_IBM_COM_AIU_PF";
+  if (auto text = env(of_container)) return count_pci_devices(of_container, *text);
+  return std::nullopt;
 }
 
 int read_device_count() {
@@ -95,10 +129,9 @@ int read_device_count() {
   }
   auto world = env_int("AIU_WORLD_SIZE", 1, 1 << 20, "invalid AIU_WORLD_SIZE value");
   int wanted = world ? static_cast<int>(std::min<int64_t>(*world, kCardSlots)) : 1;
-  auto listed = env("SPYRE_DEVICES");
+  auto listed = read_listed_devices();
   if (!listed) return wanted;
-  int count = count_listed_devices(*listed);
-  return world ? std::min(count, wanted) : count;
+  return world ? std::min(*listed, wanted) : *listed;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from torch_spyre import _C, hardware
+from torch_spyre import _C, environment, hardware
 from torch_spyre.constants import DEVICE_NAME
 
 
@@ -22,6 +22,8 @@ def register() -> None:
     _C._set_hardware(**hardware.as_card_arguments())
     if os.environ.get("IS_INDUCTOR_SPAWNED_SUBPROCESS") == "1":
         _C._mark_bad_fork()  # compile workers must not touch the card
+    else:
+        environment.warn_of_unknown()
 
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
 

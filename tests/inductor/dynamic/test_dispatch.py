@@ -18,8 +18,9 @@ from torch._dynamo.utils import counters as dynamo_counters
 
 from torch_spyre._inductor import config
 from torch_spyre._inductor.counters import counters
-from torch_spyre._inductor.dynamic.buckets import Ladder
+from torch_spyre._inductor.dynamic.buckets import Ladder, ladder_up_to
 from torch_spyre._inductor.dynamic.padded_dims import NotPaddable, broadcast, dim, view, whole
+from torch_spyre._inductor.inspect import debug_dir
 
 n, b = sympy.symbols("n b", integer=True, positive=True)
 
@@ -73,6 +74,51 @@ def test_ladders_grow_by_a_factor_and_end_at_the_limit():
     assert [Ladder(128, None).above(s) for s in (2, 128, 129, 513)] == [128, 128, 512, 2048]
     assert [Ladder(128, 300).above(s) for s in (2, 128, 129, 300)] == [128, 128, 300, 300]
     assert Ladder(8, 5).above(3) == 5
+
+
+def test_up_to_a_limit_there_are_no_more_buckets_than_the_setting_says():
+    def buckets(smallest, limit):
+        ladder = ladder_up_to(smallest, limit)
+        return sorted({ladder.above(size) for size in range(1, limit + 1)})
+
+    assert buckets(128, 4096) == [128, 512, 2048, 4096]
+    with config.patch(max_buckets=3):
+        assert buckets(128, 4096) == [128, 2048, 4096]
+        assert buckets(128, 300) == [128, 300]
+    with config.patch(max_buckets=1):
+        assert buckets(128, 4096) == [4096]
+    for most in range(1, 9):
+        with config.patch(max_buckets=most):
+            assert all(len(buckets(8, limit)) <= most for limit in (1, 8, 9, 100, 5000))
+    with config.patch(max_buckets=1):
+        assert ladder_up_to(8, None) == Ladder(8, None), "no limit, no number"
+
+
+def test_a_batch_is_padded_to_what_the_settings_say():
+    def sizes(**settings):
+        torch._dynamo.reset()
+        seen = []
+        with config.patch(**settings):
+            f = torch.compile(lambda x: torch.relu(x) * 2)
+            for rows in (3, 5, 20):
+                x = torch.randn(rows, 64, dtype=torch.float16)
+                y = x.to("spyre")
+                torch._dynamo.mark_dynamic(y, 0, min=2, max=40)
+                with debug_dir.listen() as record:
+                    close = f(y).cpu()
+                assert torch.equal(close, f_cpu(x))
+                seen += [
+                    max(size for size, _ in spec.iteration_space.values() if size != 64)
+                    for plan in record.plans for k in plan.kernels for spec in k.specs
+                ]  # fmt: skip
+        return sorted(set(seen))
+
+    def f_cpu(x):
+        return (torch.relu(x) * 2).to("spyre").cpu()
+
+    assert sizes() == [8, 32]
+    assert sizes(min_default_granularity=4) == [4, 16, 40]
+    assert sizes(max_buckets=1) == [40]
 
 
 # ---- A growing sequence -------------------------------------------------------------------------

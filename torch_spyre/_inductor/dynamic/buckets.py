@@ -3,7 +3,9 @@
 Each bucket is several times the one before, so that their number grows with the logarithm of the
 largest size: 128, 512, 2048, ... for a size along sticks (from 512 on if it is the only one and
 not marked dynamic by the user), 8, 32, 128, ... for others, such as a batch.
-`torch._dynamo.mark_dynamic(x, 1, max=300)` says that no more than 300 are needed: 128 and 300.
+`torch._dynamo.mark_dynamic(x, 1, max=300)` says that no more than 300 are needed: 128 and 300. If
+that is known, the buckets are at most `config.max_buckets`: with 3 of them up to 4096 they are 128,
+2048 and 4096. Where the buckets of others than sticks begin is `config.min_default_granularity`.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from dataclasses import dataclass
 import sympy
 import torch
 
+from torch_spyre._inductor import config
+
 _GROWTH = 4
-_SMALLEST = 8
 _SMALLEST_IN_STICKS = 128
 _SMALLEST_FOUND = 512
 """Of an unmarked size: there is a program for the first size already, and maybe one for 1.
@@ -27,12 +30,13 @@ class Ladder:
 
     smallest: int
     limit: int | None
+    growth: int = _GROWTH
 
     def above(self, size: int) -> int:
         """The smallest size of the ladder that is not below `size`."""
         step = self.smallest
         while step < size:
-            step *= _GROWTH
+            step *= self.growth
         return step if self.limit is None or step < self.limit else max(self.limit, size)
 
 
@@ -53,7 +57,21 @@ def ladders(
     # Two such sizes multiply: 512 rows of 512 would be more than anybody has asked for.
     alone = len(in_sticks & symbols) == 1
     first = _SMALLEST_FOUND if found and alone else _SMALLEST_IN_STICKS
-    return {s: Ladder(first if s in in_sticks else _SMALLEST, limits[s]) for s in symbols}
+    lowest = config.min_default_granularity
+    return {s: ladder_up_to(first if s in in_sticks else lowest, limits[s]) for s in symbols}
+
+
+def ladder_up_to(smallest: int, limit: int | None) -> Ladder:
+    """The ladder from a size on that has no more than `config.max_buckets` up to the limit."""
+    if limit is None or limit <= smallest:
+        return Ladder(smallest, limit)
+    most = config.max_buckets
+    if most == 1:
+        return Ladder(limit, limit)
+    growth = _GROWTH
+    while smallest * growth ** (most - 1) < limit:
+        growth *= _GROWTH
+    return Ladder(smallest, limit, growth)
 
 
 def _last(value: torch.Tensor) -> sympy.Expr:

@@ -31,7 +31,7 @@ from torch_spyre._inductor.planning.division import hints
 from torch_spyre._inductor.planning.op_cost import Content
 from torch_spyre._inductor.planning.plan import Kernel, Planning
 from torch_spyre._inductor.planning.repeat_layers import Inside, with_left_out
-from torch_spyre._inductor.planning.tiling import automatic, hinted
+from torch_spyre._inductor.planning.tiling import automatic, hinted, oversized
 from torch_spyre._inductor.planning.tiling.loops import (
     Homes,
     Item,
@@ -53,6 +53,8 @@ def tile(planning: Planning) -> None:
     worthwhile."""
     for kernel in planning.plan.kernels:
         kernel.tree = _in_loops(kernel, planning)
+        if config.chunk_large_tensors:
+            kernel.tree = oversized.chunked(kernel.tree, planning.is_argument)
         kernel.numbers = _arguments(kernel.tree, planning)
         kernel.homes = Homes(kernel.tree, kernel.numbers)
 

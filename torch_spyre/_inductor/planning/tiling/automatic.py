@@ -23,7 +23,6 @@ import sympy
 from torch_spyre._inductor import config
 from torch_spyre._inductor.layouts.to_op_spec import buffers_of
 from torch_spyre._inductor.operations.operation import Buffer
-from torch_spyre._inductor.opspec.op_spec import OpSpec
 from torch_spyre._inductor.planning import device_addresses
 from torch_spyre._inductor.planning.divide_and_place import modelled_us, plan_kernel
 from torch_spyre._inductor.planning.division.documented_rules import widest_span
@@ -42,6 +41,7 @@ from torch_spyre._inductor.planning.tiling.loops import (
     block_of,
     build,
     can_tile,
+    in_memory,
     unit_of,
     with_runs,
     with_wide_tensors,
@@ -376,7 +376,7 @@ def _cost(nodes: Sequence[Node], outside: set[Buffer]) -> Cost:
     def planned(run: list[Item]) -> list[Item]:
         nonlocal us, moved
         wide = [with_wide_tensors(item, homes, CARD.span_bytes) for item in run]
-        specs = [_in_memory(spec) for spec in wide]
+        specs = [in_memory(spec) for spec in wide]
         plan = plan_kernel([item.op for item in run], specs, homes.shared(run), thorough=False)
         if _reaches_too_far(plan):
             us = inf
@@ -412,7 +412,3 @@ def _count(nodes: Sequence[Node], times: int, counts: dict[int, int]) -> None:
             _count(node.body, times * node.count, counts)
         else:
             counts[id(node)] = times
-
-
-def _in_memory(spec: OpSpec) -> OpSpec:
-    return replace(spec, args=[replace(arg, allocation={"pool": 0}) for arg in spec.args])

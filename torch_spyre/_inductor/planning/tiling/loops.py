@@ -389,6 +389,11 @@ def with_wide_tensors(item: Item, homes: Homes, span: int) -> OpSpec:
     return replace(item.spec, op_info={**item.spec.op_info, WHOLE: whole})
 
 
+def in_memory(spec: OpSpec) -> OpSpec:
+    """The OpSpec with its tensors somewhere in device memory, to look at before they are placed."""
+    return replace(spec, args=[replace(arg, allocation={"pool": 0}) for arg in spec.args])
+
+
 _Key = tuple[Buffer, tuple[int, ...], tuple[sympy.Expr, ...]]
 
 

@@ -1,0 +1,99 @@
+"""Settings under their documented names."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from torch_spyre._inductor import config
+from torch_spyre.cache.keys import settings
+from torch_spyre.names import nearest
+
+ALIASES = {
+    "sencores": ("cores", 4, 4),
+    "ignore_work_division_hints": ("ignore_hints", True, True),
+    "bundle_symbolic_args": ("symbolic_args", False, False),
+    "core_id_k_fast_emission": ("k_fast_emission", False, False),
+    "hbm_planning": ("memory_plan", False, False),
+    "hbm_pool_planning": ("memory_plan", False, False),
+    "dxp_lx_frac_avail": ("lx_reserved", 0.5, 0.5),
+    "co_optimizing_lx_planning": ("work_division", False, "documented"),
+}
+"""A documented name: ours, a value, and what that is under our name."""
+
+SAME = (
+    "lx_planning", "chunk_large_tensors", "global_stick_optimizer", "allow_all_ops_in_lx_planning",
+    "lx_boundary_clones", "max_buckets", "min_default_granularity", "unroll_loops", "layout_solver",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_what_is_set_by_one_name_is_read_by_the_other(name):
+    ours, value, means = ALIASES[name]
+    before, known = getattr(config, ours), getattr(config, name)
+    assert known != value, "the value must be another one than the default"
+    with config.patch(name, value):
+        assert (getattr(config, ours), getattr(config, name)) == (means, value)
+    with config.patch({ours: means}):
+        assert getattr(config, name) == value
+    with mock.patch.object(config, name, value):
+        assert getattr(config, ours) == means
+    setattr(config, name, value)
+    assert getattr(config, ours) == means
+    setattr(config, name, known)
+    assert getattr(config, ours) == before
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_documented_names_that_are_ours_can_be_set_and_patched(name):
+    before = getattr(config, name)
+    other = "greedy" if isinstance(before, str) else not before
+    with config.patch(**{name: other}):
+        assert getattr(config, name) == other
+    assert getattr(config, name) == before
+
+
+def test_an_alias_is_no_second_value_in_the_keys_of_caches():
+    plain = settings()
+    assert not {name for name, _ in plain} & ALIASES.keys()
+    with config.patch(sencores=4):
+        changed = settings()
+    assert dict(changed)["cores"] == "4" and dict(plain) != dict(changed)
+    assert settings() == plain
+
+
+def test_a_joint_division_is_what_co_optimizing_says():
+    assert config.work_division == "joint" and config.co_optimizing_lx_planning is True
+
+
+def test_a_setting_that_does_not_exist_is_an_error_that_names_the_nearest():
+    with pytest.raises(AttributeError, match=r"config.sencore does not exist; .*is sencores"):
+        config.sencore  # noqa: B018
+    with pytest.raises(AttributeError, match=r"config.lx_plannin does not exist; .*is lx_planning"):
+        config.lx_plannin = False
+    with pytest.raises(AttributeError, match=r"max_bucket does not exist; .*is max_buckets"):
+        config.patch(max_bucket=3).__enter__()
+    assert not hasattr(config, "sencore") and not hasattr(config, "__path__")
+    assert getattr(config, "hbm", None) is None
+
+
+def test_all_names_are_listed():
+    assert {*ALIASES, *SAME, "cores"} <= set(dir(config))
+
+
+def test_the_nearest_name_is_the_one_with_the_most_in_common():
+    assert nearest("sencore", ["cores", "sencores", "lx"]) == "sencores"
+    assert nearest("xyz", ["abc"]) == "abc", "there is always one"
+
+
+def test_environment_variables_of_both_names_agree_or_are_refused(script):
+    show = "from torch_spyre._inductor import config; print(config.work_division)"
+    assert script(show, CO_OPTIMIZING_LX_PLANNING="0") == "documented"
+    assert script(show, CO_OPTIMIZING_LX_PLANNING="1", SPYRE_WORK_DIVISION="joint") == "joint"
+    told = script(
+        show, CO_OPTIMIZING_LX_PLANNING="1", SPYRE_WORK_DIVISION="documented", expect_failure=True
+    )
+    assert "CO_OPTIMIZING_LX_PLANNING=1 and SPYRE_WORK_DIVISION=documented contradict" in told
+    told = script(show, MAX_BUCKETS="0", expect_failure=True)
+    assert "invalid MAX_BUCKETS value '0'" in told
