@@ -217,6 +217,12 @@ class Nodes(CustomSchedulerPass):
         return nodes
     def uuid(self): return self.name
 
+class First(CustomGraphPass):
+    def __call__(self, graph): seen.append("inductor: pre_grad")
+    def uuid(self): return "first"
+
+@add_pass("pre_grad")
+def pre_grad(graph): seen.append("pre_grad")
 @add_pass("early")
 def early(graph): seen.append("early")
 @add_pass("late")
@@ -232,17 +238,20 @@ def pre_fusion(nodes):
 @add_pass("post_fusion")
 def post_fusion(nodes): seen.append("post_fusion")
 
-options = {"post_grad_custom_pre_pass": Mine(), "_pre_fusion_custom_pass": Nodes("pre_fusion")}
+options = {"pre_grad_custom_pass": First(), "post_grad_custom_pre_pass": Mine(),
+           "_pre_fusion_custom_pass": Nodes("pre_fusion")}
 f = lambda x: torch.relu(x) + 1
 with torch._inductor.config.patch(_post_fusion_custom_pass=Nodes("post_fusion")):
     r = torch.compile(f, options=options)(x.to("spyre"))
 torch.testing.assert_close(r.cpu(), f(x), rtol=0.01, atol=0.01)
-assert seen == ["early", "inductor: early", "late", "pre_scheduling", "pre_fusion",
-                "inductor: pre_fusion", "post_fusion", "inductor: post_fusion"], seen
+assert seen == ["pre_grad", "inductor: pre_grad", "early", "inductor: early", "late",
+                "pre_scheduling", "pre_fusion", "inductor: pre_fusion", "post_fusion",
+                "inductor: post_fusion"], seen
 
 seen.clear()
-for stage, function in (("early", early), ("late", late), ("pre_scheduling", pre_scheduling),
-                        ("pre_fusion", pre_fusion), ("post_fusion", post_fusion)):
+for stage, function in (("pre_grad", pre_grad), ("early", early), ("late", late),
+                        ("pre_scheduling", pre_scheduling), ("pre_fusion", pre_fusion),
+                        ("post_fusion", post_fusion)):
     remove_pass(stage, function)
 torch.compiler.reset()
 torch.compile(f)(x.to("spyre"))
@@ -295,7 +304,7 @@ print(compiled())
 
 
 def test_a_stage_that_does_not_exist_is_an_error_that_names_the_stages() -> None:
-    with pytest.raises(ValueError, match="unknown stage 'first'; stages are early, late"):
+    with pytest.raises(ValueError, match="unknown stage 'first'; stages are pre_grad, early, late"):
         passes.add_pass("first")(lambda graph: None)
 
 

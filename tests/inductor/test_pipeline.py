@@ -26,7 +26,9 @@ def compiled(function=attend, **settings: object) -> torch.Tensor:
 def test_stages_of_one_form_stand_together_and_have_names_of_their_own() -> None:
     forms = [stage.takes for stage in pipeline.PIPELINE]
     changes = [form for i, form in enumerate(forms) if i == 0 or forms[i - 1] != form]
-    assert changes == ["early fx", "fx", "loops", "early nodes", "nodes", "plan"]
+    assert changes == [
+        "pre-grad fx", "early fx", "fx", "loops", "early nodes", "nodes", "plan",
+    ]  # fmt: skip
     names = [stage.name for stage in pipeline.PIPELINE]
     assert len(set(names)) == len(names)
 

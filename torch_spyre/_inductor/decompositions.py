@@ -1,5 +1,8 @@
-"""Documented entry point: `register_spyre_decomposition`. It lives in `fx/decompositions`."""
+"""Documented entry point: decompositions for spyre. They live in `fx/decompositions`."""
 
-from torch_spyre._inductor.fx.decompositions import register_spyre_decomposition
+from torch_spyre._inductor.fx.decompositions import (
+    register_spyre_decomposition,
+    spyre_decompositions,
+)
 
-__all__ = ["register_spyre_decomposition"]
+__all__ = ["register_spyre_decomposition", "spyre_decompositions"]

@@ -5,6 +5,7 @@
 
 | position | what a pass gets, when |
 |---|---|
+| pre_grad | FX graph of torch functions, as Dynamo found it; before autograd and decompositions |
 | early | FX graph; autograd and decompositions done, Inductor's rewrites not |
 | late | FX graph; after Inductor's rewrites and ours, before lowering |
 | pre_scheduling | operations of LoopLevelIR; before the scheduler |
@@ -13,18 +14,22 @@
 
 A pass changes what it gets in place; one on a list may return another list instead. `pipeline.py`
 says what else runs, and when. Passes and their code are part of the key of Inductor's caches.
+
+The documented names of the positions are classes: `CustomPrePasses.passes` is the list of `early`,
+and an object of it runs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch._inductor import config as inductor_config
 
 Pass = Callable[[Any], Any]
 
 ADDED: dict[str, list[Pass]] = {
+    "pre_grad": [],
     "early": [],
     "late": [],
     "pre_scheduling": [],
@@ -67,3 +72,58 @@ def _at(position: str) -> list[Pass]:
     if position not in ADDED:
         raise ValueError(f"unknown stage '{position}'; stages are {', '.join(ADDED)}")
     return ADDED[position]
+
+
+# ---- Documented names of the positions -----------------------------------------------------------
+
+
+class _Passes:
+    """The passes of a position: what is in the list, an object runs in order."""
+
+    passes: ClassVar[list[Pass]]
+
+    def __call__(self, program: Any) -> Any:
+        for function in self.passes:
+            changed = function(program)
+            program = program if changed is None else changed
+        return program
+
+
+class CustomPreGradPasses(_Passes):
+    """On the FX graph of torch functions, before autograd."""
+
+    passes = ADDED["pre_grad"]
+
+
+class CustomPrePasses(_Passes):
+    """On the FX graph, before Inductor's rewrites."""
+
+    passes = ADDED["early"]
+
+
+class CustomPostPasses(_Passes):
+    """On the FX graph, after Inductor's rewrites."""
+
+    passes = ADDED["late"]
+
+
+class CustomPreSchedulingPasses(_Passes):
+    """On the operations of LoopLevelIR."""
+
+    passes = ADDED["pre_scheduling"]
+
+
+class CustomPreFusionPasses(_Passes):
+    """On scheduler nodes, before Inductor's fusion."""
+
+    passes = ADDED["pre_fusion"]
+
+
+class CustomPostFusionPasses(_Passes):
+    """On scheduler nodes, after it."""
+
+    passes = ADDED["post_fusion"]
+
+
+CustomPrePass = CustomPrePasses
+CustomPostPass = CustomPostPasses

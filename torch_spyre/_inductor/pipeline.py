@@ -2,6 +2,7 @@
 
 What stands in `PIPELINE` is what runs. A stage takes a program in one of its forms and hands it on:
 
+    pre-grad fx   torch.fx.Graph of torch functions, before autograd
     early fx      torch.fx.Graph, before Inductor's own rewrites
     fx            torch.fx.Graph, after them
     loops         the operations of Inductor's LoopLevelIR
@@ -50,6 +51,9 @@ class Stage(NamedTuple):
 
 
 PIPELINE = (
+    Stage("pre_grad", "pre-grad fx", None,
+          "users' passes; empty without them, as modules and torch functions are still whole here"),
+
     Stage("early", "early fx", None,
           "users' passes; nothing of ours has to see the graph before Inductor's rewrites"),
 

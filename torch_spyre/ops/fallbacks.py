@@ -7,6 +7,9 @@ whose own function must not see spyre tensors:
     @register_fallback(torch.ops.mylib.median_of_integers)
     def median_of_integers(x): return x.median()          # x is a CPU tensor
 
+`register_fallback_default([torch.ops.mylib.a, torch.ops.mylib.b])` is that for operators whose own
+CPU kernels do it.
+
 Silence the warnings with `torch.spyre.set_fallback_warning(False)`, SPYRE_FALLBACK_WARN=0, or a
 filter for `FallbackWarning`.
 """
@@ -17,7 +20,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -109,6 +112,19 @@ def register_fallback(op: Any) -> Callable[[Callable[..., Any]], Callable[..., A
         return function
 
     return register
+
+
+def register_fallback_default(ops: Any) -> None:
+    """Compute operators on the host with their own CPU kernels when their tensors are on spyre.
+
+    `ops` is one operator or several. Those of ATen have that already, or a program for the card:
+    naming one changes nothing.
+    """
+    several = isinstance(ops, Iterable) and not isinstance(ops, torch._ops.OpOverloadPacket)
+    for op in list(ops) if several else [ops]:
+        overload = _overload(op)
+        if overload.namespace != "aten":
+            register_fallback(overload)(overload)
 
 
 def _overload(op: Any) -> torch._ops.OpOverload:

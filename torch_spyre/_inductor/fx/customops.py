@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from torch_spyre.dtypes import FLOAT8_MAX
-from torch_spyre.ops.fallbacks import register_fallback
+from torch_spyre.ops.fallbacks import register_fallback_default
 
 F = torch.nn.functional
 
@@ -92,6 +92,38 @@ def constant(fill_value: float, dtype: torch.dtype, device: torch.device) -> Ten
 
 @constant.register_fake
 def _(fill_value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty((), dtype=dtype, device=device)
+
+
+@custom_op("spyre::full", mutates_args=())
+def full(
+    size: list[int],
+    fill_value: torch.types.Number,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """torch.full, with a signature like that of `empty`."""
+    return torch.full(size, fill_value, dtype=dtype, device=device)
+
+
+@full.register_fake
+def _(
+    size: list[int],
+    fill_value: torch.types.Number,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    return torch.full(size, fill_value, dtype=dtype, device=device)
+
+
+@custom_op("spyre::ones_scalar", mutates_args=())
+def ones_scalar(device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """The number 1 as a 0-D tensor, of the default type if none is given."""
+    return torch.ones((), dtype=dtype, device=device)
+
+
+@ones_scalar.register_fake
+def _(device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     return torch.empty((), dtype=dtype, device=device)
 
 
@@ -287,7 +319,7 @@ def _(input: Tensor, scale: Tensor) -> Tensor:
 
 
 # ---- On the host --------------------------------------------------------------------------------
-# Their functions never see spyre tensors: `register_fallback` says what happens to those.
+# Their functions never see spyre tensors: `register_fallback_default` says what happens to those.
 
 
 @custom_op("spyre::to_dtype_cpu", mutates_args=())
@@ -352,5 +384,6 @@ def _(input: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return input.new_empty(shape), input.new_empty(shape, dtype=torch.int64)
 
 
-for _op in (to_dtype_cpu, reshape_via_cpu, unfold, max_dim_int64_fallback, min_dim_int64_fallback):
-    register_fallback(_op)(_op._init_fn)
+register_fallback_default(
+    [to_dtype_cpu, reshape_via_cpu, unfold, max_dim_int64_fallback, min_dim_int64_fallback]
+)

@@ -70,6 +70,16 @@ def _additions() -> list[tuple[str, str, Any]]:
 # ---- Where Inductor calls us --------------------------------------------------------------------
 
 
+class PreGradPasses(CustomGraphPass):
+    """Before autograd, on the graph that Dynamo found."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        pipeline.run("pre-grad fx", graph)
+
+    def uuid(self) -> Any:
+        return identity()
+
+
 class EarlyPasses(CustomGraphPass):
     """Before Inductor's own passes on the FX graph."""
 
@@ -129,10 +139,13 @@ def inductor_options(given: dict[str, Any], traced: CustomGraphPass) -> dict[str
         return given.get(name, getattr(inductor_config, name))
 
     options: dict[str, Any] = {}
-    for name, first in (
+    ours: list[tuple[str, CustomGraphPass]] = [
         ("joint_custom_pre_pass", traced),
         ("post_grad_custom_pre_pass", EarlyPasses()),
-    ):
+    ]
+    if ADDED["pre_grad"]:
+        ours.append(("pre_grad_custom_pass", PreGradPasses()))
+    for name, first in ours:
         theirs: Sequence[Any] = get_custom_graph_passes(other(name))
         options[name] = [first, *(p for p in theirs if not isinstance(p, type(first)))]
     for name, passes in (

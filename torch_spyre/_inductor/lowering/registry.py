@@ -289,6 +289,22 @@ def constant(fill_value: float, dtype: torch.dtype, device: torch.device) -> ir.
     return inductor.full([], fill_value, dtype=dtype, device=device)
 
 
+@register_spyre_lowering(spyre.full.default)
+def full(
+    size: Sequence[Any],
+    fill_value: complex,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> ir.TensorBox:
+    dtype = dtype or torch.full((), fill_value, device="meta").dtype
+    return inductor.full(size, fill_value, dtype=dtype, device=device)
+
+
+@register_spyre_lowering(spyre.ones_scalar.default)
+def ones_scalar(device: torch.device, dtype: torch.dtype | None = None) -> ir.TensorBox:
+    return full([], 1, device, dtype or torch.get_default_dtype())
+
+
 @register_spyre_lowering(spyre.empty.default)
 def empty(
     size: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None

@@ -33,6 +33,10 @@ aten = torch.ops.aten
 
 _DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
 
+spyre_decompositions: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
+"""What Inductor calls for these operations: our functions for spyre tensors, for all others what
+there was before. Written into another table of decompositions, they leave other devices alone."""
+
 WHOLE = object()
 """What a decomposition returns to keep an operation from being decomposed at all."""
 
@@ -50,6 +54,7 @@ def register_spyre_decomposition(
             if _is_composite(op):
                 _catch_composite(op)
             _gate(op)
+            spyre_decompositions[op] = inductor.decompositions[op]
         return function
 
     return register
