@@ -98,9 +98,8 @@ def test_settings_are_patched_by_their_documented_names():
 # ---- float8 --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["compiled"])
 @pytest.mark.parametrize("scale", [torch.tensor(0.25), torch.rand(1, 128) + 0.5])
-def test_float8_with_scales_stays_on_the_card(how, scale):
+def test_compiled_float8_with_scales_stays_on_the_card(scale):
     x = half(32, 128) * 50
     scale = scale.half()
 
@@ -108,17 +107,33 @@ def test_float8_with_scales_stays_on_the_card(how, scale):
         eight = spyre.quantize_fp8_with_scale(x, scale)
         return eight, spyre.dequantize_fp8_with_scale(eight, scale)
 
-    run = torch.compile(there_and_back) if how == "compiled" else there_and_back
+    torch._dynamo.reset()
     on_card = [t.to("spyre") for t in (x, scale)]
     torch.spyre.reset_fallback_counts()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        eight, back = run(*on_card)
+        warnings.simplefilter("error", UserWarning)
+        eight, back = torch.compile(there_and_back)(*on_card)
     assert torch.spyre.fallback_counts() == {}
     assert eight.dtype is torch.float8_e4m3fn and back.dtype is torch.float16
     wanted = (x.float() / scale.float()).clamp(-448, 448).to(torch.float8_e4m3fn).float()
     torch.testing.assert_close(eight.cpu().float(), wanted, rtol=0.13, atol=0.01)  # one step of it
     close(back, eight.cpu().float() * scale.float())
+
+
+def test_the_operator_that_a_program_asks_for_first_is_the_one_that_the_compiler_knows(script):
+    """Asking loads the compiler, which asks for it, too."""
+    for name in ("quantize_fp8_with_scale", "full"):  # decomposed, lowered
+        told = script(
+            f"""
+            import torch
+            first = torch.ops.spyre.{name}
+            from torch_spyre._inductor.fx.decompositions import spyre_decompositions
+            from torch_spyre._inductor.lowering.registry import is_native
+            assert first is torch.ops.spyre.{name}
+            print(first.default in spyre_decompositions or is_native(first.default))
+            """
+        )
+        assert told == "True", name
 
 
 # ---- Operators that make tensors out of nothing --------------------------------------------------
