@@ -87,13 +87,30 @@ def test_the_nearest_name_is_the_one_with_the_most_in_common():
     assert nearest("xyz", ["abc"]) == "abc", "there is always one"
 
 
-def test_environment_variables_of_both_names_agree_or_are_refused(script):
-    show = "from torch_spyre._inductor import config; print(config.work_division)"
-    assert script(show, CO_OPTIMIZING_LX_PLANNING="0") == "documented"
-    assert script(show, CO_OPTIMIZING_LX_PLANNING="1", SPYRE_WORK_DIVISION="joint") == "joint"
+def test_environment_variables_of_both_names_agree_or_are_refused(monkeypatch):
+    def division(**variables):
+        for name in ("CO_OPTIMIZING_LX_PLANNING", "SPYRE_WORK_DIVISION"):
+            monkeypatch.setenv(name, variables.get(name, ""))
+        return config._work_division()
+
+    assert division() == "joint"
+    assert division(CO_OPTIMIZING_LX_PLANNING="0") == "documented"
+    assert division(CO_OPTIMIZING_LX_PLANNING="1") == "joint"
+    assert division(SPYRE_WORK_DIVISION="documented") == "documented"
+    assert division(CO_OPTIMIZING_LX_PLANNING="1", SPYRE_WORK_DIVISION="joint") == "joint"
+    contradiction = "CO_OPTIMIZING_LX_PLANNING=1 and SPYRE_WORK_DIVISION=documented contradict"
+    with pytest.raises(ValueError, match=contradiction):
+        division(CO_OPTIMIZING_LX_PLANNING="1", SPYRE_WORK_DIVISION="documented")
+
+
+def test_variables_of_documented_settings_set_them(script):
     told = script(
-        show, CO_OPTIMIZING_LX_PLANNING="1", SPYRE_WORK_DIVISION="documented", expect_failure=True
-    )
-    assert "CO_OPTIMIZING_LX_PLANNING=1 and SPYRE_WORK_DIVISION=documented contradict" in told
-    told = script(show, MAX_BUCKETS="0", expect_failure=True)
-    assert "invalid MAX_BUCKETS value '0'" in told
+        """
+        from torch_spyre._inductor import config
+        print(config.max_buckets, config.min_default_granularity, config.chunk_large_tensors,
+              config.unroll_loops, config.core_id_k_fast_emission, config.co_optimizing_lx_planning)
+        """,
+        MAX_BUCKETS="3", MIN_DEFAULT_GRANULARITY="4", CHUNK_LARGE_TENSORS="1", UNROLL_LOOPS="0",
+        SPYRE_CORE_ID_K_FAST_EMISSION="0", CO_OPTIMIZING_LX_PLANNING="0",
+    )  # fmt: skip
+    assert told == "3 4 True False False False"
