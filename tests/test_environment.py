@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What reads variables, and how it names them.
 READERS = {
     "torch_spyre/csrc/settings.cpp": r'"([A-Z][A-Z0-9_]{5,})"',
-    "torch_spyre/_inductor/config.py": r'_(?:flag|number|choice|fraction)\("(\w+)"|get\("(\w+)"',
+    "torch_spyre/_inductor/config.py": r'_(?:flag|read)\("(\w+)"|get\("(\w+)"',
     "torch_spyre/validation.py": r'flag\("(\w+)"',
     "torch_spyre/device/registration.py": r'environ\.get\("(\w+)"',
     "torch_spyre/upstream/install.py": r'VARIABLE = "(\w+)"',

@@ -48,7 +48,8 @@ def test_what_is_set_by_one_name_is_read_by_the_other(name):
 @pytest.mark.parametrize("name", SAME)
 def test_documented_names_that_are_ours_can_be_set_and_patched(name):
     before = getattr(config, name)
-    other = "greedy" if isinstance(before, str) else not before
+    others = {bool: lambda: not before, int: lambda: before + 1, str: lambda: "greedy"}
+    other = others[type(before)]()
     with config.patch(**{name: other}):
         assert getattr(config, name) == other
     assert getattr(config, name) == before
@@ -76,6 +77,40 @@ def test_a_setting_that_does_not_exist_is_an_error_that_names_the_nearest():
         config.patch(max_bucket=3).__enter__()
     assert not hasattr(config, "sencore") and not hasattr(config, "__path__")
     assert getattr(config, "hbm", None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("cores", 33, "1 to 32"),
+        ("cores", 0, "1 to 32"),
+        ("sencores", "4", "1 to 32"),
+        ("cores", True, "1 to 32"),
+        ("work_division", "jont", "joint or documented"),
+        ("co_optimizing_lx_planning", "joint", "True or False"),
+        ("lx_residents", "some", "all or reductions"),
+        ("dxp_lx_frac_avail", 1.5, "a number from 0 to below 1"),
+        ("max_buckets", 0, "1 to 1048576"),
+        ("lx_planning", "0", "True or False"),
+        ("lx_planning", 2, "True or False"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_where_it_is_set(name, value, allowed):
+    before = settings()
+    for change in (
+        lambda: setattr(config, name, value),
+        lambda: config.patch(name, value),
+        lambda: config.patch({"unroll_loops": False, name: value}),
+        lambda: config.patch(unroll_loops=False, **{name: value}),
+    ):
+        with pytest.raises(ValueError, match=f"config.{name} = {value!r}: expected {allowed}"):
+            change()
+    assert settings() == before
+
+
+def test_switches_may_be_numbers_as_in_the_environment():
+    with config.patch(lx_planning=0, co_optimizing_lx_planning=0):
+        assert not config.lx_planning and config.work_division == "documented"
 
 
 def test_all_names_are_listed():

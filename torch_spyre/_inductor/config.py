@@ -5,11 +5,12 @@
 
 Every value is part of the key of Inductor's caches. Names of the documented system that are others
 here are aliases, at the end: `sencores` is `cores`. A name that is none raises an AttributeError
-with the nearest one.
+with the nearest one, and a value that is not allowed a ValueError.
 """
 
 import os as _os
 import sys as _sys
+from typing import Any as _Any
 
 from torch.utils._config_module import install_config_module as _install
 
@@ -19,19 +20,39 @@ from torch_spyre import validation as _validation
 from torch_spyre.validation import flag as _flag
 
 
-def _number(name: str, default: int, low: int, high: int) -> int:
+def _allowed(setting: str) -> _names.Allowed | None:
+    """The values that a setting may have, from the environment or from a program; None: any."""
+    return {
+        "cores": _names.whole(1, _hardware.CARD.cores),
+        "work_division": _names.one_of("joint", "documented"),
+        "lx_residents": _names.one_of("all", "reductions"),
+        "lx_reserved": _names.FRACTION,
+        "max_buckets": _names.whole(1, 1 << 20),
+        "min_default_granularity": _names.whole(1, 1 << 20),
+    }.get(setting)
+
+
+def _read(name: str, setting: str, default: _Any) -> _Any:
+    """The value of a variable as the type of the default, if it is set."""
     text = _os.environ.get(name, "").strip()
     if text == "":
         return default
-    if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
-        raise ValueError(f"invalid {name} value '{text}': expected {low} to {high}")
-    return int(text)
+    allowed = _allowed(setting)
+    assert allowed is not None, setting
+    try:
+        value = type(default)(text)
+        is_allowed = allowed.holds(value)
+    except ValueError:
+        is_allowed = False
+    if not is_allowed:
+        raise ValueError(f"invalid {name} value '{text}': expected {allowed.text}")
+    return value
 
 
 def _work_division() -> str:
     """SPYRE_WORK_DIVISION, or CO_OPTIMIZING_LX_PLANNING, which is the documented name of one half
     of it."""
-    value = _choice("SPYRE_WORK_DIVISION", ("joint", "documented"))
+    value: str = _read("SPYRE_WORK_DIVISION", "work_division", "joint")
     joint = _flag("CO_OPTIMIZING_LX_PLANNING", value == "joint")
     if joint == (value == "joint"):
         return value
@@ -43,26 +64,8 @@ def _work_division() -> str:
     return "joint" if joint else "documented"
 
 
-def _choice(name: str, allowed: tuple[str, ...]) -> str:
-    value = _os.environ.get(name, "").strip() or allowed[0]
-    if value not in allowed:
-        raise ValueError(f"invalid {name} value '{value}': expected {' or '.join(allowed)}")
-    return value
-
-
-def _fraction(name: str, default: float) -> float:
-    text = _os.environ.get(name, "").strip()
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise ValueError(f"invalid {name} value '{text}': expected a number from 0 to below 1")
-    return value
-
-
 # SENCORES: cores over which work is divided.
-cores: int = _number("SENCORES", _hardware.CARD.cores, 1, _hardware.CARD.cores)
+cores: int = _read("SENCORES", "cores", _hardware.CARD.cores)
 
 # SPYRE_WORK_DIVISION: how work is divided. joint: for the least modelled time of a kernel;
 # documented: by the documented rules, operation by operation. CO_OPTIMIZING_LX_PLANNING=1 is joint,
@@ -119,7 +122,7 @@ lx_ring_moves: bool = _flag("SPYRE_RING_MOVES", True)
 
 # DXP_LX_FRAC_AVAIL: the part of each scratchpad that is left to the back-end (its name says the
 # opposite).
-lx_reserved: float = _fraction("DXP_LX_FRAC_AVAIL", 0.2)
+lx_reserved: float = _read("DXP_LX_FRAC_AVAIL", "lx_reserved", 0.2)
 
 # Who decides what stays: search, exact, or the documented greedy, firstfit and bestfit.
 layout_solver: str = "search"
@@ -145,11 +148,11 @@ max_dynamic_programs: int = 64
 
 # MAX_BUCKETS: of an open size whose largest value is known (mark_dynamic(max=)), for how many sizes
 # there are programs.
-max_buckets: int = _number("MAX_BUCKETS", 32, 1, 1 << 20)
+max_buckets: int = _read("MAX_BUCKETS", "max_buckets", 32)
 
 # MIN_DEFAULT_GRANULARITY: the smallest size that an open size other than that of sticks is padded
 # to. The documented default is 4.
-min_default_granularity: int = _number("MIN_DEFAULT_GRANULARITY", 8, 1, 1 << 20)
+min_default_granularity: int = _read("MIN_DEFAULT_GRANULARITY", "min_default_granularity", 8)
 
 # SPYRE_DUMP_COST: print what each operation of a kernel costs, when it is compiled.
 dump_cost: bool = _flag("SPYRE_DUMP_COST", False)
@@ -167,9 +170,10 @@ max_folded_elements: int = 1 << 24
 
 _install(_sys.modules[__name__])
 
-# Documented names of what has another name here.
-_names.give_aliases(
+# Documented names of what has another name here, and what settings may be.
+_names.complete(
     _sys.modules[__name__],
+    _allowed,
     {
         "sencores": "cores",
         "ignore_work_division_hints": "ignore_hints",
