@@ -104,6 +104,22 @@ def test_a_relayout_moves_the_sticks_that_its_elements_lie_in():
     assert rows.core_bytes == 4096
 
 
+def test_a_part_of_a_stick_moves_that_stick():
+    # Rows of 200 elements in 4 sticks each, 8 rows: sticks, rows, lanes.
+    layout = ([4, 8, 64], [64, 200, 1])
+
+    def sticks(sizes, strides, offset):
+        ones = [1] * len(sizes)
+        return placed_flow(sizes, ones, strides, *layout, offset=offset, writes=True).total_bytes
+
+    assert sticks([8, 10], [200, 1], 0) == 8 * 128
+    assert sticks([8, 10], [200, 1], 60) == 8 * 2 * 128, "lanes 60 to 69 lie in two sticks"
+    assert sticks([10], [1], 2 * 200 + 60) == 2 * 128
+    assert sticks([8, 20], [200, 2], 1) == 8 * 128, "every second lane of one stick"
+    assert sticks([8], [200], 199) == 8 * 128
+    assert sticks([8, 200], [200, 1], 0) == 8 * 4 * 128
+
+
 def test_functions_take_more_cycles_than_simple_operations_and_copies_none():
     assert cycles(OPFUNCS["add"]) == 1
     assert cycles(OPFUNCS["exp"]) == cycles(OPFUNCS["realdiv"]) == CARD.sfp_special_cycles

@@ -316,24 +316,40 @@ def placed_flow(
     device_size: Sequence[int],
     stride_map: Sequence[int],
     *,
+    offset: int = 0,
     writes: bool,
     in_lx: bool = False,
 ) -> Flow:
     """What moves of a view of a storage with a layout: the sticks that its elements lie in."""
     axes = []
-    along = False
+    lanes, along = device_size[-1], False
+    first, end = _lanes_of(offset, stride_map)
     for size, cut, stride in zip(sizes, slices, view_stride, strict=True):
         if stride == 0 or size == 1:
             continue
-        per = 1
-        if stride == stride_map[-1] and not along:
-            per, along = device_size[-1], True
-        axes.append(Axis(-(-size // cut // per), cut, -(-size // per), 0))
+        total, share = size, -(-size // cut)
+        if 0 < stride_map[-1] <= stride < end and stride % stride_map[-1] == 0 and not along:
+            step, along = stride // stride_map[-1], True
+            total = min(size, (first + step * (size - 1)) // lanes + 1)
+            share = total if cut == 1 else min(total, -(-size * step // cut // lanes))
+        axes.append(Axis(share, cut, total, 0))
     cores = prod(a.slices for a in axes)
     sticks = prod(device_size[:-1])
     if prod(a.total for a in axes) > sticks:  # several elements of a stick, one by one
         axes = [Axis(-(-sticks // cores), cores, sticks, 0)]
     return Flow(writes, in_lx, BYTES_IN_STICK, tuple(axes))
+
+
+def _lanes_of(offset: int, stride_map: Sequence[int]) -> tuple[int, int]:
+    """The lane of a storage offset, and the stride from which on one step leads to another stick.
+
+    Example: with the stride map [64, 200, 1], of rows of 200, offset 470 is in lane 6 of a stick.
+    """
+    lane = stride_map[-1]
+    above = [stride for stride in stride_map[:-1] if stride > lane]
+    for stride in sorted(above, reverse=True):
+        offset %= stride
+    return offset // max(lane, 1), min(above, default=1 << 62)
 
 
 # ---- Cycles of an OpFunc -------------------------------------------------------------------------

@@ -182,6 +182,7 @@ class Pricer:
                     info["view_stride"],
                     info["device_size"],
                     info["stride_map"],
+                    offset=info["offset"],
                     writes=not arg.is_input,
                     in_lx=in_lx[number] if in_lx else "lx" in arg.allocation,
                 )

@@ -91,6 +91,7 @@ def _placed(sdsc: Sdsc, tensor: Tensor, writes: bool) -> Flow:
         [stride.get(d, 0) for d in sdsc.dims],
         placement.device_size,
         placement.stride_map,
+        offset=placement.view_offset,
         writes=writes,
         in_lx=tensor.in_lx,
     )
