@@ -29,7 +29,7 @@ from torch._inductor.graph import GraphLowering
 from torch.utils._ordered_set import OrderedSet
 
 from torch_spyre._inductor import config, state
-from torch_spyre._inductor.fx.passes import cleanup, optimizer_float32
+from torch_spyre._inductor.fx.passes import cleanup, optimizer_float32, partial_writes
 from torch_spyre._inductor.inspect import debug_dir, stage_dump
 from torch_spyre._inductor.passes import ADDED, Pass
 from torch_spyre._inductor.planning import graph_layouts, kernels, node_order, planner, validate
@@ -67,6 +67,8 @@ PIPELINE = (
           "weights of 16 bits are updated in float32, as on the CPU"),
     Stage("count_last", "fx", cleanup.count_last,
           "counters of layers are computed after all layers"),
+    Stage("prepare_writes", "fx", partial_writes.prepare_writes,
+          "a slice that is assigned can be written in place: nobody reads the old value later"),
     Stage("late", "fx", None, "users' passes"),
 
     Stage("pre_scheduling", "loops", None,

@@ -56,11 +56,14 @@ def safe_updates(known: dict[Any, Any]) -> dict[Any, Any]:
     _inductor/fx/reinplace.py."""
     from torch._inductor.fx_passes import reinplace
 
-    updates = (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default,
-               reinplace._generalized_scatter)  # fmt: skip
+    checks = {
+        torch.ops.aten.index_put.default: spyre_reinplace.also,
+        torch.ops.aten._unsafe_index_put.default: spyre_reinplace.also,
+        reinplace._generalized_scatter: spyre_reinplace.instead,
+    }
     safe = {
-        op: dataclasses.replace(known[op], extra_check=spyre_reinplace.also(known[op].extra_check))
-        for op in updates
+        op: dataclasses.replace(known[op], extra_check=check(known[op].extra_check))
+        for op, check in checks.items()
     }
     return {**known, **safe}
 

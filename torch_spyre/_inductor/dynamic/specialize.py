@@ -272,29 +272,7 @@ class Fixer:
         """The same operation on what stands for its arguments."""
         args: Any = map_arg(node.args, lambda n: self.env[n])
         kwargs: Any = map_arg(node.kwargs, lambda n: self.env[n])
-        if node.target is aten.slice_scatter.default:
-            return self.put(node, self.slice_scattered(*args, **kwargs))
         return self.put(node, self.emit(node.target, *args, **kwargs))
-
-    def slice_scattered(
-        self, x: Node, source: Node, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-    ) -> Node:
-        """The decomposition of it, for which sizes had to be known."""
-        table, dtype = x.meta["val"], x.meta["val"].dtype
-        dim %= table.dim()
-        size = table.shape[dim]
-        start, end, _ = slice(start, end).indices(size)
-        if step != 1 or start >= end:
-            return self.emit(aten.slice_scatter.default, x, source, dim, start, end, step)
-        if source.meta["val"].dtype != dtype:
-            source = self.emit(torch.ops.prims.convert_element_type.default, source, dtype)
-        window = [*table.shape[:dim], end - start, *table.shape[dim + 1 :]]
-        pieces = [self.emit(aten.expand.default, source, window)]
-        if start > 0:
-            pieces.insert(0, self.emit(aten.slice.Tensor, x, dim, 0, start))
-        if end < size:
-            pieces.append(self.emit(aten.slice.Tensor, x, dim, end, size))
-        return self.emit(aten.cat.default, pieces, dim)
 
     def put(self, node: Node, new: Node) -> Node:
         self.env[node] = new

@@ -223,6 +223,7 @@ def _slice_scatter(fixer: Fixer, node: Any) -> None:
         new = _written(fixer, fixer.env[table], along, places, fixer.env[source])
     else:
         end = start + length if start >= 0 or start + length < 0 else None
-        new = fixer.slice_scattered(fixer.env[table], fixer.env[source], along, start, end)
+        window = (along, start, end)
+        new = fixer.emit(aten.slice_scatter.default, fixer.env[table], fixer.env[source], *window)
     fixer.put(node, new)
     fixer.dims[node] = dims

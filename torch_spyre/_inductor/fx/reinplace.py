@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch._inductor.fx_passes import reinplace
 
+from torch_spyre.constants import BYTES_IN_STICK
 from torch_spyre.on_card import is_on_card
 
 aten = torch.ops.aten
@@ -83,3 +84,35 @@ def also(stock: Callable[[torch.fx.Node], bool]) -> Callable[[torch.fx.Node], bo
         return stock(node) and (not is_on_card(node.meta.get("val")) or is_safe(node))
 
     return check
+
+
+def instead(stock: Callable[[torch.fx.Node], bool]) -> Callable[[torch.fx.Node], bool]:
+    """Ours for tensors on the card. Inductor asks whether a write to a part is worth it: elsewhere
+    it is no longer fused with what comes before."""
+
+    def check(node: torch.fx.Node) -> bool:
+        if not is_on_card(node.meta.get("val")):
+            return stock(node)
+        return not _is_a_piece_of_zeros(node) and is_safe(node)
+
+    return check
+
+
+def _is_a_piece_of_zeros(node: torch.fx.Node) -> bool:
+    """Whether a write leaves the rest of a tensor at one number, as in the gradient of a slice. The
+    pieces of a new tensor are written once each, if they are whole sticks."""
+    updated: Any = node.args[0]
+    views: Any = node.args[2]
+    if updated.target is not aten.full.default or len(updated.users) > 1 or len(views) > 1:
+        return False
+    (view,) = views
+    if view.target is not aten.slice.Tensor:
+        return False
+    given = (0, 0, None, 1)
+    arguments: list[Any] = list(view.args) + list(given[len(view.args) :])
+    dim, start, end, step = arguments
+    shape = updated.meta["val"].shape
+    start, end, step = slice(start, end, step).indices(shape[dim])
+    stick = BYTES_IN_STICK // updated.meta["val"].itemsize
+    is_whole = dim % len(shape) < len(shape) - 1 or (start % stick == 0 and end % stick == 0)
+    return bool(step == 1 and is_whole)

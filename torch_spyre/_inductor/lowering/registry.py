@@ -530,22 +530,3 @@ def _writes_to(node: torch.fx.Node) -> bool:
             if given is node and argument.alias_info is not None and argument.alias_info.is_write:
                 return True
     return False
-
-
-# ---- Writes -------------------------------------------------------------------------------------
-
-
-@register_spyre_lowering(spyre.overwrite.default)
-def overwrite(
-    source: ir.TensorBox, target: ir.TensorBox, dims: Sequence[int], offsets: Sequence[int]
-) -> ir.TensorBox:
-    """A copy into a window of the target."""
-    window = target
-    for dim, offset in zip(dims, offsets, strict=True):
-        window = inductor.slice_(window, dim, offset, offset + source.get_size()[dim])
-    return inductor.copy_(window, source)
-
-
-@register_spyre_lowering(spyre.copy_from_d2d.default)
-def copy_from_d2d(source: ir.TensorBox, target: ir.TensorBox) -> ir.TensorBox:
-    return inductor.copy_(target, source)

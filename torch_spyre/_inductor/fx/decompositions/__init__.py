@@ -437,41 +437,6 @@ def constant_pad(x: torch.Tensor, pad: list[int], value: float = 0) -> Any:
     return x if copied else x.clone(memory_format=torch.contiguous_format)
 
 
-@register_spyre_decomposition(aten.slice_scatter.default)
-def slice_scatter(
-    x: torch.Tensor,
-    source: torch.Tensor,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
-) -> Any:
-    """The pieces of the result, one after another."""
-    if step != 1 or x.numel() == 0:
-        return NotImplemented
-    if any(isinstance(n, torch.SymInt) for n in (start, end, *x.shape, *source.shape)):
-        return WHOLE  # until sizes are known: dynamic/specialize.py
-    dim %= x.dim()
-    size = x.shape[dim]
-    start, end, _ = slice(start, end).indices(size)
-    if start >= end:
-        return x.clone()
-    strides = x.stride()
-    order = sorted(range(x.dim()), key=lambda d: -strides[d])
-    if not x.is_contiguous() and x.permute(order).is_contiguous():
-        # The result has the strides of x: whoever views what was changed through a transposed view
-        # counts on it.
-        source = source.expand(*x.shape[:dim], end - start, *x.shape[dim + 1 :]).permute(order)
-        result = slice_scatter(x.permute(order), source, order.index(dim), start, end)
-        return result.permute([order.index(d) for d in range(x.dim())])
-    pieces = [source.to(x.dtype).expand(*x.shape[:dim], end - start, *x.shape[dim + 1 :])]
-    if start > 0:
-        pieces.insert(0, torch.narrow(x, dim, 0, start))
-    if end < size:
-        pieces.append(torch.narrow(x, dim, end, size - end))
-    return pieces[0].clone() if len(pieces) == 1 else torch.cat(pieces, dim)
-
-
 @register_spyre_decomposition(torch.ops.spyre.overwrite_f.default)
 def overwrite_f(
     input: torch.Tensor, output: torch.Tensor, dims: list[int], offsets: list[int]
