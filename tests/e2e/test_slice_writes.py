@@ -216,6 +216,16 @@ def test_who_reads_the_old_value_gets_it(function: Callable[..., Any]) -> None:
     assert not told.fallbacks
 
 
+def test_a_slice_that_is_all_does_not_take_the_place_of_the_tensor() -> None:
+    """Earlier writes to the tensor would go to what is assigned."""
+
+    def function(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).index_copy(0, i, x[:1])
+        return y.slice_scatter(v, 0, 0, 2)
+
+    check(function, numbers(2, 64), torch.tensor([1]), other(2, 64))
+
+
 def test_what_is_read_where_it_is_written_is_read_first() -> None:
     """PyTorch leaves open what eager copies do then; a graph is a function of the old value."""
 
@@ -258,6 +268,18 @@ def test_an_input_may_begin_anywhere_in_its_storage(begin: int) -> None:
     torch.compile(function)(on_card[begin::2], value.to("spyre"))
     function(whole[begin::2], value)
     assert torch.equal(on_card.cpu(), whole)
+
+
+def test_a_result_of_the_host_can_be_written_to() -> None:
+    def function(c: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        found = torch.sort(c, -1)[0]
+        found[:, 3:4] = v
+        found.unbind()[1][5:6].add_(2)
+        return found + 1
+
+    buffer, value = numbers(*SHAPE), other(4, 1, 128)
+    actual = torch.compile(function)(buffer.to("spyre"), value.to("spyre"))
+    assert torch.equal(actual.cpu(), function(buffer, value))
 
 
 @pytest.mark.parametrize(

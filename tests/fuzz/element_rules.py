@@ -104,6 +104,9 @@ for _name in [
     "index_put",
     "index_copy",
     "scatter",
+    "slice_scatter",
+    "select_scatter",
+    "diagonal_scatter",
     "masked_select",
 ]:
     RULES[_name] = _both(getattr(torch.Tensor, _name))

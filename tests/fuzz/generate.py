@@ -360,7 +360,7 @@ def _expand(b: Builder) -> str:
     return f"{name}.expand({', '.join(map(str, shape))})"
 
 
-def _other_view(b: Builder) -> str:
+def _other_view(b: Builder) -> str | tuple[str, str]:
     name = b.pick(where=lambda x: x.ndim >= 1 and x.numel() > 0)
     x, dim = b.known[name], b.dim(name)
     size = x.shape[dim]
@@ -375,9 +375,9 @@ def _other_view(b: Builder) -> str:
     if kind == "diagonal" and x.ndim >= 2:
         return f"{name}.diagonal({b.rng.randrange(-1, 2)}, 0, 1)"
     if kind == "unfold" and x.ndim <= 3 and size >= 2:
-        return (
-            f"{name}.unfold({dim}, {b.rng.randrange(1, min(size, 5) + 1)}, {b.rng.choice((1, 2))})"
-        )
+        width, step = b.rng.randrange(1, min(size, 5) + 1), b.rng.choice((1, 2))
+        # PyTorch takes a write to such a view for one to all that it is a view of (2.13).
+        return f"{name}.unfold({dim}, {width}, {step})", name
     return f"{name}.movedim({dim}, {b.dim(name)})"
 
 
@@ -595,6 +595,47 @@ def _in_place(b: Builder) -> str:
     return f"!{name}{index}.fill_({b.rng.choice((0, 1, -2))})"
 
 
+def _write_part(b: Builder) -> str:
+    """A write to a slice that Inductor may do in place or not: through a view, of another part of
+    the same tensor, or into a new one."""
+    name = b.pick(*NUMBERS, where=lambda x: x.ndim >= 1 and x.numel() > 0)
+    x, dim = b.known[name], b.dim(name) % b.known[name].ndim
+    size = x.shape[dim]
+    start = b.rng.randrange(size)
+    width = b.rng.randrange(1, size - start + 1)
+    kind = b.rng.choice(("through", "through", "same", "new"))
+    if kind == "new":
+        step = b.rng.choice((1, 1, 2))
+        shape = list(x.shape)
+        shape[dim] = -(-width // step)
+        if b.rng.random() < 0.3:
+            del shape[dim]
+            source = b.new_input(tuple(shape), NAMES[x.dtype], "quarters")
+            return f"{name}.select_scatter({source}, {dim}, {start})"
+        source = b.new_input(tuple(shape), NAMES[x.dtype], "quarters")
+        return f"{name}.slice_scatter({source}, {dim}, {start}, {start + width}, {step})"
+    if not b.writable(name):
+        raise OutOfScope("not writable")
+    if kind == "same":
+        before = ":, " * dim
+        origin = b.rng.randrange(size - width + 1)
+        source = f"{name}[{before}{origin}:{origin + width}]"
+        apart = origin + width <= start or start + width <= origin
+        if not apart or b.rng.random() < 0.3:
+            source += ".clone()"
+        return f"!{name}[{before}{start}:{start + width}] = {source}"
+    views = [".unsqueeze(0)[0]", f".movedim({dim}, 0)", f".chunk(2, {dim})[0]", ".diagonal()"]
+    views += [f".unbind({dim})[{start}]", ".flatten()"]
+    view = b.rng.choice([v for v in views if x.ndim >= 2 or v != ".diagonal()"])
+    part = eval("x" + view, {"x": x})
+    if _storage(part) != _storage(x) or not part.ndim or not part.shape[0]:
+        raise OutOfScope("a copy, or nothing to slice")
+    first = b.rng.randrange(part.shape[0])
+    last = b.rng.randrange(first, part.shape[0]) + 1
+    how, number = b.rng.choice(("=", "+=", "*=")), b.rng.choice((-2, -1, 2, 3))
+    return f"!{name}{view}[{first}:{last}] {how} {number}"
+
+
 def _goes_into(shape: torch.Size, target: torch.Size) -> bool:
     try:
         return torch.broadcast_shapes(shape, target) == target
@@ -607,7 +648,7 @@ MAKERS: tuple[tuple[Maker, float], ...] = (
     (_compare, 1.0), (_logical, 0.7), (_where, 1.2), (_cast, 1.5), (_turn, 1.6), (_one, 0.6),
     (_slice, 1.8), (_reshape, 1.5), (_expand, 0.8), (_other_view, 0.8), (_copy, 1.8),
     (_reduce, 2.0), (_reduce_one, 1.4), (_reduce_int, 0.3), (_layer_norm, 0.4), (_matmul, 1.2),
-    (_gather, 0.9), (_scatter, 0.4), (_in_place, 1.2),
+    (_gather, 0.9), (_scatter, 0.4), (_in_place, 1.2), (_write_part, 0.8),
 )  # fmt: skip
 
 

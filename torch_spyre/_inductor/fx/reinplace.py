@@ -93,7 +93,9 @@ def instead(stock: Callable[[torch.fx.Node], bool]) -> Callable[[torch.fx.Node],
     def check(node: torch.fx.Node) -> bool:
         if not is_on_card(node.meta.get("val")):
             return stock(node)
-        return not _is_a_piece_of_zeros(node) and is_safe(node)
+        if _is_a_piece_of_zeros(node) or _replaces_all(node):
+            return False
+        return is_safe(node)
 
     return check
 
@@ -116,3 +118,18 @@ def _is_a_piece_of_zeros(node: torch.fx.Node) -> bool:
     stick = BYTES_IN_STICK // updated.meta["val"].itemsize
     is_whole = dim % len(shape) < len(shape) - 1 or (start % stick == 0 and end % stick == 0)
     return bool(step == 1 and is_whole)
+
+
+def _replaces_all(node: torch.fx.Node) -> bool:
+    """Whether a slice is the whole of an intermediate tensor. Inductor would let what is written
+    take its place, and earlier writes to it would go there as well (torch 2.13)."""
+    updated: Any = node.args[0]
+    views: Any = node.args[2]
+    if updated.op == "placeholder":
+        return False
+    value = window = updated.meta["val"]
+    for view in views:
+        if any(isinstance(argument, torch.fx.Node) for argument in view.args):
+            return False
+        window = view.target(window, *view.args, **view.kwargs)
+    return bool(window.shape == value.shape and window.stride() == value.stride())

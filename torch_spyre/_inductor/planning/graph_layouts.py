@@ -26,7 +26,7 @@ def assign_layouts(planning: Planning) -> None:
     plan = planning.plan
     outside = _used_outside(planning)
     for buffer in (*plan.buffers.values(), *planning.constants.values()):
-        given = buffer.is_constant or not buffer.written or buffer.name in V.graph.graph_inputs
+        given = buffer.is_constant or not buffer.written or _comes_from_outside(buffer.name)
         if buffer.layout is None and given:
             buffer.layout = default_layout(buffer)
     outputs = {b for name, b in plan.buffers.items() if name in outside}
@@ -45,6 +45,12 @@ def assign_layouts(planning: Planning) -> None:
             assert isinstance(snode.node, ir.ComputedBuffer)
             if target_of(snode.node) in plan.internal:
                 plan.internal.add(snode.node.get_name())
+
+
+def _comes_from_outside(name: str) -> bool:
+    """Whether a buffer is an input, or the result of a step of the host: it may be written to, but
+    how it lies is not ours to choose."""
+    return name in V.graph.graph_inputs or isinstance(V.graph.try_get_buffer(name), ir.ExternKernel)
 
 
 def _note_wanted(plan: GraphPlan, outputs: set[Buffer]) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_spyre
+from torch_spyre._inductor.fx.passes.cleanup import _have_same_bits
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre.show.explain import Explanation
 
@@ -235,3 +236,10 @@ def test_counters_that_are_changed_at_the_end_are_computed_there() -> None:
         assert torch.allclose(result.cpu().float(), expected, rtol=0.01)
         assert torch.equal(there[1].cpu(), here[1])
         assert torch.equal(there[2].cpu(), here[2])
+
+
+def test_constants_are_compared_whatever_their_strides() -> None:
+    """One element that is expanded is contiguous with a stride of 0."""
+    one = torch.ones(()).half().expand(1)
+    assert _have_same_bits(one, torch.ones(1).half())
+    assert not _have_same_bits(one, -one)

@@ -77,7 +77,8 @@ def fold_constants(graph: Graph) -> None:
 def _have_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Of two tensors of one type and shape. Numbers that are equal can differ: 0.0 and -0.0."""
     with torch._subclasses.fake_tensor.unset_fake_temporarily():
-        plain = (t.resolve_conj().resolve_neg().contiguous() for t in (a, b))
+        # Not contiguous(), which leaves an expanded tensor of one element as it is, of stride 0.
+        plain = (t.clone(memory_format=torch.contiguous_format) for t in (a, b))
         return torch.equal(*(t.reshape(-1).view(torch.uint8) for t in plain))
 
 

@@ -103,13 +103,13 @@ def _slices_of_splits(graph: Graph) -> None:
         made, number = part.args
         if made.target not in _SPLITS:
             continue
-        source, how, *rest = made.args
-        along = rest[0] if rest else 0
+        source, *how = made.args
         with graph.inserting_before(part):
             if made.target is aten.unbind.int:
-                view = _call(graph, part, aten.select.int, source, how, number)
+                view = _call(graph, part, aten.select.int, source, *(how or [0]), number)
             else:
-                sizes = how if isinstance(how, (list, tuple)) else [how] * (number + 1)
+                given, along = (*how, 0)[:2]
+                sizes = given if isinstance(given, (list, tuple)) else [given] * (number + 1)
                 start = sum(sizes[:number])
                 end = start + part.meta["val"].shape[along]
                 view = _call(graph, part, aten.slice.Tensor, source, along, start, end)
