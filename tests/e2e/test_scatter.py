@@ -90,6 +90,10 @@ NATIVE: list[tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]] = [
      (numbers(10, 3, 100), rows(4, 8, 2), numbers(3, 100) + 1)),
     ("a transposed tensor", lambda c, i, v: c.t().index_copy_(0, i, v),
      (numbers(100, 10), rows(4, 8, 2), numbers(3, 100) + 1)),
+    ("pages as one table", lambda c, i, v: c.view(-1, 2, 64).index_copy_(0, i, v),
+     (numbers(3, 8, 2, 64), rows(9, 23), numbers(2, 2, 64) + 1)),
+    ("a page", lambda c, i, v: c[1].index_copy_(0, i, v),
+     (numbers(3, 8, 2, 64), rows(5, 2), numbers(2, 2, 64) + 1)),
 ]  # fmt: skip
 
 

@@ -34,6 +34,8 @@ def is_safe(node: torch.fx.Node) -> bool:
     if isinstance(value, torch.Tensor) and _lies_on_itself(value):
         return False
     base = reinplace._get_view_base(updated)
+    if node.target not in _PARTS and not _has_the_dims_of(updated, base):
+        return False  # the host would have to write these rows
     if base.op != "placeholder":
         return True
     place = {other: i for i, other in enumerate(node.graph.nodes)}
@@ -42,6 +44,20 @@ def is_safe(node: torch.fx.Node) -> bool:
         for write in base.users
         if write.target is aten.copy_.default and write.args[0] is base
     )
+
+
+_PARTS = (reinplace._generalized_scatter,)
+"""Updates that write to a view, whatever it is; the others write rows by their numbers."""
+
+
+def _has_the_dims_of(view: torch.fx.Node, base: torch.fx.Node) -> bool:
+    """Whether a view is the whole of a tensor, in whatever order. In a part of it, or in another
+    shape, rows have no numbers that the card knows."""
+    values: list[Any] = [view.meta.get("val"), base.meta.get("val")]
+    if view is base or not all(isinstance(value, torch.Tensor) for value in values):
+        return True
+    dims = [sorted((s, n) for s, n in zip(v.stride(), v.shape) if n != 1) for v in values]
+    return dims[0] == dims[1]
 
 
 def _lies_on_itself(value: torch.Tensor) -> bool:
