@@ -34,6 +34,8 @@ from torch_spyre._inductor.capture import (
 )
 from torch_spyre._inductor.capture.int64_guard import IntegerGuard, classes_of
 from torch_spyre._inductor.fx.decompositions import (  # noqa: F401  they register themselves
+    batch_norm,
+    convolution,
     encoder_layer,
     indexing,
     pooling,

@@ -9,6 +9,7 @@ Example: `torch.ops.spyre.exx2(x, 1 / 64, False)` has the shape of x without its
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -240,6 +241,64 @@ def topkindex(x: Tensor, k: int, dim: int) -> Tensor:
 @topkindex.register_fake
 def _(x: Tensor, k: int, dim: int) -> Tensor:
     return x.new_empty(_topk_shape(x, k, dim), dtype=torch.int64)
+
+
+# ---- Padding ------------------------------------------------------------------------------------
+
+
+@custom_op("spyre::padded", mutates_args=())
+def padded(x: Tensor, pad: list[int], value: float) -> Tensor:
+    """`constant_pad_nd` with nothing that is cut off."""
+    return torch.constant_pad_nd(x, pad, value)
+
+
+@padded.register_fake
+def _(x: Tensor, pad: list[int], value: float) -> Tensor:
+    around = padding_by_dim(x.dim(), pad)
+    return x.new_empty([n + a + b for n, (a, b) in zip(x.shape, around, strict=True)])
+
+
+def padding_by_dim(dims: int, pad: Sequence[int]) -> list[tuple[int, int]]:
+    """Before and after each dimension; PyTorch lists the last one first, and may stop early."""
+    pairs = [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]
+    return [(0, 0)] * (dims - len(pairs)) + pairs
+
+
+# ---- Views --------------------------------------------------------------------------------------
+# That ATen has not, or makes a copy for: a lowering reads through any index.
+
+
+@custom_op("spyre::windows", mutates_args=())
+def windows(x: Tensor, kernel: list[int], stride: list[int], dilation: list[int]) -> Tensor:
+    """What a kernel sees at each of its places: (N, C, *spatial) as (N, *places, *kernel, C)."""
+    for i, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        x = x.unfold(2 + i, d * (k - 1) + 1, s)[..., ::d]
+    return x.movedim(1, -1).contiguous()
+
+
+@windows.register_fake
+def _(x: Tensor, kernel: list[int], stride: list[int], dilation: list[int]) -> Tensor:
+    return x.new_empty((x.shape[0], *window_places(x.shape[2:], kernel, stride, dilation),
+                        *kernel, x.shape[1]))  # fmt: skip
+
+
+def window_places(
+    size: Sequence[Any], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[Any]:
+    """How many windows there are along each dimension."""
+    each = zip(size, kernel, stride, dilation, strict=True)
+    return [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in each]
+
+
+@custom_op("spyre::reordered", mutates_args=())
+def reordered(x: Tensor, order: list[int], shape: list[int]) -> Tensor:
+    """`x.permute(order).reshape(shape)`, which is a copy in ATen unless strides allow it."""
+    return x.permute(order).reshape(shape).clone(memory_format=torch.contiguous_format)
+
+
+@reordered.register_fake
+def _(x: Tensor, order: list[int], shape: list[int]) -> Tensor:
+    return x.new_empty(shape)
 
 
 # ---- Copies -------------------------------------------------------------------------------------

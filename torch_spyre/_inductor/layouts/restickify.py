@@ -172,11 +172,7 @@ class Copies:
             buffer = self._temporary(access.buffer, size, where, need.arrangement)
             target = Access(buffer, buffer.index(list(symbols)))
             ranges = {v: op.ranges[v] for v in symbols}
-            if (
-                access.buffer.static
-                and not access.buffer.written
-                and all(a.plain for a in linear.atoms)
-            ):
+            if access.buffer.static and not access.buffer.written:
                 self._hoist(access, target, ranges, op, need)
             else:
                 self._emit_copy(access, target, ranges, op, need)
@@ -192,16 +188,18 @@ class Copies:
         need: Need,
     ) -> None:
         """Hoist the copy of a parameter out of the kernel: host code makes it once."""
-        linear = linear_index(source.index, ranges)
-        steps = {a.symbol: a.coefficient for a in linear.atoms}
-        stride = tuple(steps.get(v, 0) for v in ranges)
-        size = tuple(ranges.values())
-        target.buffer.hoisted = HoistedCopy(source.buffer, size, stride, linear.offset)
-        target.buffer.written = False
         why = f"{need.why}; once, because it is a parameter"
         copy = Operation("identity", "copy", dict(ranges), (), [source], target, {}, op.origin,
                          reason=why)  # fmt: skip
         self._note(copy)
+        copy = affine(copy)  # the parts of a dimension follow each other, as they do in the copy
+        linear = linear_index(copy.inputs[0].index, copy.ranges)
+        steps = dict.fromkeys(copy.ranges, 0)
+        for atom in linear.atoms:
+            steps[atom.symbol] += atom.coefficient
+        size, stride = tuple(copy.ranges.values()), tuple(steps.values())
+        target.buffer.hoisted = HoistedCopy(source.buffer, size, stride, linear.offset)
+        target.buffer.written = False
 
     def _through_table(self, op: Operation, need: Need) -> tuple[Access, Operation]:
         """A copy of a scatter's table in which its rows are whole sticks, and the way back."""

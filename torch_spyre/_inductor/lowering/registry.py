@@ -26,6 +26,7 @@ from torch._inductor.virtualized import V, ops
 from torch_spyre._inductor import state
 from torch_spyre._inductor.capture.fingerprints import is_foreign
 from torch_spyre._inductor.errors import Unsupported
+from torch_spyre._inductor.fx.customops import window_places
 from torch_spyre._inductor.operations.origins import is_view
 from torch_spyre.dtypes import FLOATS, SIXTEEN_BITS
 from torch_spyre.on_card import is_spyre
@@ -471,6 +472,33 @@ def scaled_mm(
         result = inductor.mul(result, inductor.to_dtype(scale, dtype))
         result.realize()
     return result if bias is None else inductor.add(result, inductor.to_dtype(bias, dtype))
+
+
+# ---- Views --------------------------------------------------------------------------------------
+
+
+@register_spyre_lowering(spyre.windows.default)
+def windows(
+    x: ir.TensorBox, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> ir.TensorBox:
+    """Elements lie in several windows; whoever cannot read them there copies them."""
+    x.realize()
+    rank = len(kernel)
+    batch, channels, *size = x.get_size()
+    places = window_places(size, kernel, stride, dilation)
+
+    def reindex(index: Sequence[Any]) -> list[Any]:
+        first, *inner, channel = index
+        steps = zip(inner[:rank], inner[rank:], stride, dilation, strict=True)
+        return [first, channel, *(place * s + tap * d for place, tap, s, d in steps)]
+
+    return ir.TensorBox(ir.GenericView.create(x.data, [batch, *places, *kernel, channels], reindex))
+
+
+@register_spyre_lowering(spyre.reordered.default)
+def reordered(x: ir.TensorBox, order: Sequence[int], shape: Sequence[int]) -> ir.TensorBox:
+    x.realize()
+    return inductor.view(inductor.permute(x, list(order)), list(shape))
 
 
 # ---- Pieces -------------------------------------------------------------------------------------

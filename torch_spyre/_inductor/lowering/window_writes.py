@@ -19,6 +19,7 @@ from torch._inductor import ir
 from torch._inductor import lowering as inductor
 from torch._inductor.virtualized import V
 
+from torch_spyre._inductor.fx.customops import padding_by_dim
 from torch_spyre._inductor.lowering.registry import cat, register_spyre_lowering
 from torch_spyre._inductor.operations.trace import static_size
 
@@ -46,6 +47,21 @@ def copy_from_d2d(source: ir.TensorBox, target: ir.TensorBox) -> ir.TensorBox:
 
 
 # ---- A new tensor -------------------------------------------------------------------------------
+
+
+@register_spyre_lowering(spyre.padded.default)
+def padded(x: ir.TensorBox, pad: Sequence[int], value: float) -> ir.TensorBox:
+    """The constant everywhere, then a copy into the middle."""
+    size = x.get_size()
+    around = padding_by_dim(len(size), pad)
+    grown = [n + before + after for n, (before, after) in zip(size, around, strict=True)]
+    result = inductor.full(grown, value, dtype=x.get_dtype(), device=x.get_device())
+    result.realize()
+    middle = result
+    for dim, (n, (before, _)) in enumerate(zip(size, around, strict=True)):
+        middle = inductor.slice_(middle, dim, before, before + n)
+    inductor.copy_(middle, x)
+    return result
 
 
 @register_spyre_lowering(aten.slice_scatter.default)

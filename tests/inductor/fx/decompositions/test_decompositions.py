@@ -88,30 +88,6 @@ def image(*shape: int) -> torch.Tensor:
     return (torch.rand(shape) - 0.5).half()
 
 
-@pytest.mark.parametrize(
-    ("shape", "weight", "options"),
-    [
-        ((2, 8, 9, 13), (16, 8, 1, 1), {}),
-        ((2, 8, 9, 13), (16, 8, 3, 3), {"padding": 1}),
-        ((2, 8, 9, 13), (16, 8, 3, 2), {"stride": (2, 1), "dilation": (2, 3), "padding": (2, 0)}),
-        ((2, 8, 9, 13), (16, 2, 3, 3), {"groups": 4}),
-        ((1, 3, 32, 33), (70, 3, 8, 8), {"stride": 8}),
-        ((2, 8, 70), (16, 8, 5), {"padding": 2, "stride": 2}),
-    ],
-    ids=["pointwise", "3x3", "strides and dilation", "groups", "patches", "1-D"],
-)
-def test_a_convolution_is_a_product_with_slices(
-    shape: tuple[int, ...], weight: tuple[int, ...], options: dict[str, Any]
-) -> None:
-    convolve = F.conv2d if len(shape) == 4 else F.conv1d
-    check(
-        lambda x, w, b: convolve(x, w, b, **options),
-        image(*shape),
-        image(*weight),
-        image(weight[0]),
-    )
-
-
 def test_custom_operators_of_the_package() -> None:
     spyre = torch.ops.spyre
     scale = torch.tensor([0.25], dtype=torch.float16)

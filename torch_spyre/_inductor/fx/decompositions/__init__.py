@@ -15,7 +15,6 @@ one, and WHOLE to leave it as it is.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -417,14 +416,20 @@ def constant_pad(x: torch.Tensor, pad: list[int], value: float = 0) -> Any:
         return torch.full([*x.shape[:last], *grown], value, dtype=x.dtype, device=x.device)
     if x.dtype not in (*FLOATS, *INTEGERS, torch.bool):
         return NotImplemented
-    copied = False
     for i in range(len(pad) // 2):
         dim = x.dim() - 1 - i
         before, after = pad[2 * i], pad[2 * i + 1]
         start, end = max(-before, 0), x.shape[dim] - max(-after, 0)
         if start or end != x.shape[dim]:
             x = torch.narrow(x, dim, start, end - start)
-            copied = False
+    around = [max(amount, 0) for amount in pad]
+    if not any(around):
+        return x.clone(memory_format=torch.contiguous_format)
+    if not any(isinstance(n, torch.SymInt) for n in (*x.shape, *around)):
+        return torch.ops.spyre.padded(x, around, value)
+    for i in range(len(pad) // 2):  # until sizes are known: dynamic/padding_rules.py has a rule
+        dim = x.dim() - 1 - i
+        before, after = around[2 * i], around[2 * i + 1]
         pieces = [x]
         for width, at in ((before, 0), (after, len(pieces))):
             if width > 0:
@@ -433,8 +438,7 @@ def constant_pad(x: torch.Tensor, pad: list[int], value: float = 0) -> Any:
                 pieces.insert(0 if at == 0 else len(pieces), fill)
         if len(pieces) > 1:
             x = torch.cat(pieces, dim)
-            copied = True
-    return x if copied else x.clone(memory_format=torch.contiguous_format)
+    return x
 
 
 @register_spyre_decomposition(torch.ops.spyre.overwrite_f.default)
@@ -543,98 +547,3 @@ def _first_position(x: torch.Tensor, largest: bool) -> torch.Tensor:
     positions = torch.arange(x.shape[0], dtype=torch.float32, device=x.device)
     beyond = torch.full((), float(x.shape[0]), dtype=torch.float32, device=x.device)
     return torch.amin(torch.where(hit, positions, beyond), 0, True).to(torch.int64)
-
-
-# ---- Convolution --------------------------------------------------------------------------------
-
-
-@register_spyre_decomposition(aten.convolution.default)
-def convolution(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Any:
-    """A product of the weights with the windows of x, which are slices put side by side."""
-    kernel = list(weight.shape[2:])
-    rank = len(kernel)
-    if transposed or x.dtype not in FLOATS or x.numel() == 0 or weight.numel() == 0:
-        return NotImplemented
-    if rank not in (1, 2, 3) or x.dim() != rank + 2:
-        return NotImplemented
-    stride, padding, dilation = (
-        list(given) * rank if len(given) == 1 else list(given)
-        for given in (stride, padding, dilation)
-    )
-    size = [
-        (n + 2 * p - d * (k - 1) - 1) // s + 1
-        for n, k, s, d, p in zip(x.shape[2:], kernel, stride, dilation, padding, strict=True)
-    ]
-    if math.prod(size) == 0:
-        return NotImplemented
-    x = _padded(x, padding, stride)
-    batch, places, channels = x.shape[0], math.prod(kernel), x.shape[1] // groups
-    apart = kernel == list(stride) and set(dilation) == {1}
-    if apart:
-        windows = _patches(x, kernel, size, groups)
-    elif places <= _MAX_SLICES:
-        windows = _slices(x, kernel, size, stride, dilation, groups)
-    else:
-        return NotImplemented
-    out_channels = weight.shape[0] // groups
-    if not apart:  # slices are put side by side place by place
-        weight = weight.movedim(1, -1)
-    rows = weight.reshape(groups, out_channels, places * channels)
-    if groups == 1:
-        result = torch.matmul(rows[0], windows[:, 0])
-    else:
-        result = torch.matmul(rows, windows)
-    result = result.reshape(batch, weight.shape[0], *size)
-    return result if bias is None else result + bias.reshape(-1, *[1] * rank)
-
-
-_MAX_SLICES = 64
-
-
-def _padded(x: torch.Tensor, padding: list[int], stride: list[int]) -> torch.Tensor:
-    """x with zeros around it, and more at the end up to a multiple of the stride."""
-    pad = []
-    for n, p, s in reversed(list(zip(x.shape[2:], padding, stride, strict=True))):
-        pad += [p, p + (-(n + 2 * p) % s)]
-    return aten.constant_pad_nd(x, pad) if any(pad) else x
-
-
-def _patches(x: torch.Tensor, kernel: list[int], size: list[int], groups: int) -> torch.Tensor:
-    """Windows that do not overlap: a view of x, (batch, groups, channel * place, window)."""
-    batch, channels, rank = x.shape[0], x.shape[1] // groups, len(kernel)
-    for i, (k, n) in enumerate(zip(kernel, size, strict=True)):
-        x = torch.narrow(x, 2 + i, 0, k * n)
-    split = [batch, groups, channels, *(d for pair in zip(size, kernel) for d in pair)]
-    windows = [3 + 2 * i for i in range(rank)]
-    places = [4 + 2 * i for i in range(rank)]
-    x = x.reshape(split).permute(0, 1, 2, *places, *windows)
-    return x.reshape(batch, groups, channels * math.prod(kernel), math.prod(size))
-
-
-def _slices(
-    x: torch.Tensor,
-    kernel: list[int],
-    size: list[int],
-    stride: list[int],
-    dilation: list[int],
-    groups: int,
-) -> torch.Tensor:
-    """Windows that overlap, one slice of x for each place in the window."""
-    batch, channels = x.shape[0], x.shape[1] // groups
-    pieces = []
-    for place in itertools.product(*map(range, kernel)):
-        piece = x
-        for i, (at, n, s, d) in enumerate(zip(place, size, stride, dilation, strict=True)):
-            piece = aten.slice(piece, 2 + i, at * d, at * d + (n - 1) * s + 1, s)
-        pieces.append(piece.reshape(batch, groups, channels, math.prod(size)))
-    return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
