@@ -29,7 +29,12 @@ from torch._inductor.graph import GraphLowering
 from torch.utils._ordered_set import OrderedSet
 
 from torch_spyre._inductor import config, state
-from torch_spyre._inductor.fx.passes import cleanup, optimizer_float32, partial_writes
+from torch_spyre._inductor.fx.passes import (
+    cleanup,
+    optimizer_float32,
+    partial_writes,
+    round_once,
+)
 from torch_spyre._inductor.inspect import debug_dir, stage_dump
 from torch_spyre._inductor.passes import ADDED, Pass
 from torch_spyre._inductor.planning import graph_layouts, kernels, node_order, planner, validate
@@ -65,6 +70,8 @@ PIPELINE = (
           "next to the product a factor is part of its epilogue"),
     Stage("optimizer_float32", "fx", optimizer_float32.compute_in_float32,
           "weights of 16 bits are updated in float32, as on the CPU"),
+    Stage("add_before_rounding", "fx", round_once.add_before_rounding,
+          "what is float32 until it is added is rounded once, after the sum"),
     Stage("count_last", "fx", cleanup.count_last,
           "counters of layers are computed after all layers"),
     Stage("prepare_writes", "fx", partial_writes.prepare_writes,
