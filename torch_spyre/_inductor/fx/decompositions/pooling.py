@@ -88,6 +88,9 @@ def _windows(
         if ceil_mode and (c - 1) * ss >= n + pp:
             c -= 1  # the last window would begin after the input
         count.append(c)
+    # A window that is larger than all there is (ceil_mode) ends with it.
+    if set(d) == {1}:
+        k = tuple(min(kk, n + 2 * pp) for kk, n, pp in zip(k, size, p, strict=True))
     if min(count) < 1 or math.prod(k) > _MAX_PLACES or any(2 * a > b for a, b in zip(p, k)):
         return None
     return _Windows(size, k, s, p, d, tuple(count))
