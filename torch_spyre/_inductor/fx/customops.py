@@ -216,6 +216,28 @@ def _(x: Tensor, y: Tensor) -> Tensor:
     return x.new_empty((*batch, x.shape[-2], y.shape[-1]))
 
 
+@custom_op("spyre::product_float32", mutates_args=())
+def product_float32(x: Tensor, y: Tensor) -> Tensor:
+    """`x @ y` of matrices, with the float32 sums as they are."""
+    return torch.mm(x.float(), y.float())
+
+
+@product_float32.register_fake
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return x.new_empty((x.shape[0], y.shape[1]), dtype=torch.float32)
+
+
+@custom_op("spyre::weighted_sum_float32", mutates_args=())
+def weighted_sum_float32(x: Tensor, weight: Tensor) -> Tensor:
+    """`(x * weight).sum(-2)` of (..., terms, channels) and (terms, channels), in float32."""
+    return (x.float() * weight.float()).sum(-2)
+
+
+@weighted_sum_float32.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-2], x.shape[-1]), dtype=torch.float32)
+
+
 def _topk_shape(x: Tensor, k: int, dim: int) -> list[int]:
     shape = list(x.shape)
     shape[dim] = k

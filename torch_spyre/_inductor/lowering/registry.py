@@ -449,6 +449,22 @@ def product(x: ir.TensorBox, y: ir.TensorBox, **kwargs: Any) -> ir.TensorBox | N
     return None if kwargs.get("out_dtype") else matmul(x, y)
 
 
+@register_spyre_lowering(spyre.product_float32.default)
+def product_float32(x: ir.TensorBox, y: ir.TensorBox) -> ir.TensorBox | None:
+    return matmul(x, y, torch.float32)
+
+
+@register_spyre_lowering(spyre.weighted_sum_float32.default)
+def weighted_sum_float32(x: ir.TensorBox, weight: ir.TensorBox) -> ir.TensorBox:
+    wide = [inductor.to_dtype(t, torch.float32) for t in (x, weight)]
+    for box in wide:
+        box.realize()
+    product = inductor.mul(*wide)
+    product.realize()
+    total: ir.TensorBox = inductor.sum_(product, [len(x.get_size()) - 2])
+    return total
+
+
 @register_spyre_lowering(aten._scaled_mm.default)
 def scaled_mm(
     x: ir.TensorBox,

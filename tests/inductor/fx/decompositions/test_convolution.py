@@ -99,7 +99,7 @@ def test_a_convolution_is_a_handful_of_operations() -> None:
 
 
 def test_the_weights_of_a_module_are_laid_out_once() -> None:
-    module = torch.nn.Conv2d(64, 70, 3).half().eval()
+    module = torch.nn.Conv2d(64, 70, 3, bias=False).half().eval()
     x = numbers(1, 64, 8, 8)
     expected = module.float()(x.float())
     twin = module.half().to("spyre")
@@ -108,6 +108,24 @@ def test_the_weights_of_a_module_are_laid_out_once() -> None:
     torch.testing.assert_close(report.result.cpu().float(), expected, rtol=2e-3, atol=2e-3)
     kernels = [op for op in report.ops if op.opfunc in ("ReStickifyOpHBM", "relayout")]
     assert len(kernels) == 1  # the windows
+
+
+def test_a_block_with_batch_norms_is_rounded_once_after_its_sum() -> None:
+    """Statistics of a new batch norm multiply by almost 1: what was rounded before the sum would be
+    next to half way between two numbers there, and rounded to one side."""
+    convs = [torch.nn.Conv2d(64, 64, 3, padding=1, bias=False) for _ in range(2)]
+    norms = [torch.nn.BatchNorm2d(64) for _ in range(2)]
+    block = torch.nn.Sequential(convs[0], norms[0], torch.nn.ReLU(), convs[1], norms[1])
+    block = block.half().eval().to("spyre")
+    x = numbers(2, 64, 8, 8).to("spyre")
+    with torch.no_grad():
+        report = torch_spyre.explain(lambda x: torch.relu(block(x) + x), x)
+        x, block = x.cpu().double(), block.cpu().double()
+        exact = torch.relu(block(x) + x)
+    error = report.result.cpu().double() - exact
+    assert not report.fallbacks
+    assert float(error.pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()) < 2.0**-11
+    assert abs(float((error * exact).sum() / exact.pow(2).sum())) < 2.0**-15
 
 
 def test_gradients_of_convolutions_are_those_of_the_cpu() -> None:

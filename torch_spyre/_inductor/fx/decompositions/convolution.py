@@ -128,8 +128,10 @@ def _dense(windows: torch.Tensor, weight: torch.Tensor, g: _Geometry) -> torch.T
     batch, channels, features = windows.shape[0], windows.shape[-1], weight.shape[0]
     depth = g.taps * channels
     rows = windows.reshape(batch * math.prod(g.size), depth)
-    product = torch.mm(rows, _kernel_matrix(weight, 1, [depth, features]))
-    return _channels_first(product.reshape(batch, *g.size, features), g)
+    # Float32 up to what follows, a batch norm or a bias: fx/passes/round_once.py.
+    product = spyre.product_float32(rows, _kernel_matrix(weight, 1, [depth, features]))
+    result = _channels_first(product.reshape(batch, *g.size, features), g)
+    return result.to(windows.dtype)
 
 
 def _grouped(
@@ -154,5 +156,4 @@ def _depthwise(windows: torch.Tensor, weight: torch.Tensor, g: _Geometry) -> tor
     batch, channels = windows.shape[0], windows.shape[-1]
     windows = windows.reshape(batch, *g.size, g.taps, channels)
     taps = spyre.reordered(weight, [*range(2, 2 + g.rank), 1, 0], [g.taps, channels])
-    total = (windows.to(torch.float32) * taps.to(torch.float32)).sum(-2)
-    return _channels_first(total.to(windows.dtype), g)
+    return _channels_first(spyre.weighted_sum_float32(windows, taps), g).to(windows.dtype)
