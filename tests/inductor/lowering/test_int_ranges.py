@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tests.support.together import host_steps, together
+from tests.support.together import together
 from torch_spyre import _C
 from torch_spyre._inductor.inspect import debug_dir
 
@@ -104,7 +104,7 @@ def test_positions_and_masks_stay_on_the_card() -> None:
 
     ids, mask = torch.randint(2, 150_000, (2, 9)), torch.ones(2, 9, dtype=torch.int64)
     report = together({"positions": positions}, ids, mask, torch.tensor([40]))
-    assert host_steps(report) == ["aten.remainder.Scalar"]
+    assert not report.fallbacks
 
 
 def test_a_loop_counts_beyond_32_bits() -> None:

@@ -242,6 +242,79 @@ def isinf(x: Value) -> Value:
     return opfunc("equal", opfunc("abs", x), constant(math.inf, x), dtype=torch.bool)
 
 
+# ---- Whole quotients ----------------------------------------------------------------------------
+# The card has no division of integers. A quotient in float32 is off by at most 256 / divisor + 1;
+# what is left of x without so many times the divisor is small, so that its quotient is exact. All
+# of it wraps around at 32 bits, which what is left does not notice.
+
+_LARGEST_DIVISOR = 1 << 21
+"""float32 holds what is left of twice as many and some more, with a half."""
+
+
+def _floor_quotient(x: Value, y: Value, name: str) -> tuple[Value, Value]:
+    """x // y and x % y, for a number y."""
+    if x.dtype not in INTEGERS:
+        raise NoOpFunc(f"the card has no {name} for {x.dtype}")
+    if not isinstance(y, Constant):
+        raise NoOpFunc(f"the card has {name} of integers by a number, not by a tensor")
+    if not 0 < y.value <= _LARGEST_DIVISOR:
+        raise NoOpFunc(f"the card has {name} of integers by 1 to {_LARGEST_DIVISOR}, not {y.value}")
+    divisor = Constant(torch.int32, int(y.value))
+    near = _near_quotient(x, divisor, 0.0)
+    left = _left(x, near, divisor)
+    # Half of one more keeps the quotient away from whole numbers, whichever way it is rounded.
+    quotient = opfunc("add", near, _near_quotient(left, divisor, 0.5), dtype=torch.int32)
+    return quotient, _left(x, quotient, divisor)
+
+
+def _near_quotient(x: Value, divisor: Constant, more: float) -> Value:
+    whole = cast(x, torch.float32)
+    if more:
+        whole = opfunc("add", whole, constant(more, whole))
+    return cast(
+        opfunc("floor", opfunc("realdiv", whole, cast(divisor, torch.float32))), torch.int32
+    )
+
+
+def _left(x: Value, quotient: Value, divisor: Constant) -> Value:
+    product = opfunc("mul", quotient, divisor, dtype=torch.int32)
+    return opfunc("sub", x, product, dtype=torch.int32)
+
+
+@_method
+def floordiv(x: Value, y: Value) -> Value:
+    return _floor_quotient(x, y, "division")[0]
+
+
+@_method
+def truncdiv(x: Value, y: Value) -> Value:
+    """As floordiv, and one more for a negative x that leaves something."""
+    quotient, left = _floor_quotient(x, y, "division")
+    more = opfunc("mul", opfunc("lesserthan", x, constant(0, x), dtype=torch.bool), as_bool(left))
+    return opfunc("add", quotient, cast(more, torch.int32), dtype=torch.int32)
+
+
+def _between(x: Value, low: int, high: int) -> Value:
+    """x, which lies there: the compiler does not see it from sums and products."""
+    return opfunc("minimum", opfunc("maximum", x, constant(low, x)), constant(high, x))
+
+
+@_method
+def remainder(x: Value, y: Value) -> Value:
+    left = _floor_quotient(x, y, "a remainder")[1]
+    return _between(left, 0, y.value - 1)  # type: ignore[attr-defined]
+
+
+@_method
+def mod(x: Value, y: Value) -> Value:
+    """With the sign of x, as fmod."""
+    left = _floor_quotient(x, y, "a remainder")[1]
+    divisor = constant(y.value, left)  # type: ignore[attr-defined]
+    less = opfunc("mul", opfunc("lesserthan", x, constant(0, x), dtype=torch.bool), as_bool(left))
+    left = opfunc("sub", left, opfunc("mul", cast(less, torch.int32), divisor))
+    return _between(left, 1 - int(divisor.value), int(divisor.value) - 1)
+
+
 def _in_float32(name: str, function: Callable[[Value], Value]) -> None:
     """A function of 16-bit numbers, made of others in float32: it is rounded once.
 
