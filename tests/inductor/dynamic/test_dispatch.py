@@ -347,3 +347,13 @@ def test_another_process_finds_the_programs(tmp_path):
     ]
     compiled = int(found[0][0])
     assert compiled <= 3 and found[1] == ["0", str(compiled)]
+
+
+def test_a_constant_tensor_of_a_graph_with_open_sizes() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor([1.0, -2.0, 0.5]).to(x)[None] + x.shape[0]
+
+    compiled = torch.compile(program, dynamic=True)
+    for rows in (5, 9):
+        x = torch.arange(3 * rows).reshape(rows, 3).half()
+        assert torch.equal(compiled(x.to("spyre")).cpu(), program(x))

@@ -203,6 +203,7 @@ class Fixer:
             raise NotPaddable("a graph within the graph")
         with torch._subclasses.fake_tensor.unset_fake_temporarily():
             real = getattr(self.source, str(node.target))
+        setattr(self.result.module, str(node.target), real)
         new.meta["val"] = self.mode.from_tensor(real, static_shapes=True)
         self.dims[node] = self.whole(value)
         self.env[node] = new
