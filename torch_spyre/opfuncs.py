@@ -53,7 +53,7 @@ class OpFunc:
     reduction   `<name>` when the stick is reduced, `<name>nonstick` when it survives
     matmul      batchmatmul and its relatives
     copy        moves elements: identity, restickify, relayout
-    topk        values or indices of the largest
+    topk        values or indices of the largest, or of the smallest
     """
 
     name: str
@@ -171,9 +171,15 @@ def _rows() -> list[OpFunc]:
         OpFunc("prod", "reduction", 1, "prod", extension=True,
                reference=lambda t, x, d, k: t.prod(x, d, k)),
         # ---- the largest
-        OpFunc("topkvalue", "topk", 1, reference=lambda t, x, k, d: t.topk(x, k, d)[0]),
-        OpFunc("topkindex", "topk", 1, result=INT32,
+        OpFunc("topkvalue", "topk", 1, formats=ANY,
+               reference=lambda t, x, k, d: t.topk(x, k, d)[0]),
+        OpFunc("topkindex", "topk", 1, formats=ANY, result=INT32,
                reference=lambda t, x, k, d: t.topk(x, k, d)[1]),
+        OpFunc("bottomkvalue", "topk", 1, formats=ANY, extension=True,
+               reference=lambda t, x, k, d: t.topk(x, k, d, largest=False)[0],
+               doc="the smallest; NaN is larger than all numbers"),
+        OpFunc("bottomkindex", "topk", 1, formats=ANY, extension=True, result=INT32,
+               reference=lambda t, x, k, d: t.topk(x, k, d, largest=False)[1]),
         # ---- matrix products
         OpFunc("batchmatmul", "matmul", 2, unit="pt", cost="matmul",
                reference=lambda t, x, y: t.matmul(x, y)),

@@ -40,6 +40,7 @@ from torch_spyre._inductor.fx.decompositions import (  # noqa: F401  they regist
     indexing,
     pooling,
     register_spyre_decomposition,
+    sorting,
     training,
 )
 from torch_spyre._inductor.fx.passes import cleanup

@@ -175,6 +175,11 @@ def _highest(dtype: torch.dtype) -> Any:
     return float("inf") if dtype.is_floating_point else _range(dtype)[1]
 
 
+def _last(dtype: torch.dtype) -> Any:
+    """What comes after everything in ascending order, or is equal to what comes last."""
+    return float("nan") if dtype.is_floating_point else _range(dtype)[1]
+
+
 def _range(dtype: torch.dtype) -> tuple[Any, Any]:
     if dtype is torch.bool:
         return False, True
@@ -237,7 +242,11 @@ def _reduction(fixer: Fixer, node: Any) -> None:
     fixer.dims[node] = (result, result) if isinstance(value_of(node), (list, tuple)) else result
 
 
-@rule(torch.ops.spyre.topkvalue.default, torch.ops.spyre.topkindex.default)
+_LARGEST = (torch.ops.spyre.topkvalue.default, torch.ops.spyre.topkindex.default)
+_SMALLEST = (torch.ops.spyre.bottomkvalue.default, torch.ops.spyre.bottomkindex.default)
+
+
+@rule(*_LARGEST, *_SMALLEST)
 def _topk(fixer: Fixer, node: Any) -> None:
     if closed(fixer, node):
         return
@@ -247,7 +256,8 @@ def _topk(fixer: Fixer, node: Any) -> None:
     along %= len(dims)
     if dims[along].is_open and len(dims[along].parts) > 1:
         raise NotPaddable("places among several parts")
-    fill = _lowest(value_of(source).dtype)
+    dtype = value_of(source).dtype
+    fill = _lowest(dtype) if node.target in _LARGEST else _last(dtype)
     new = fixer.masked(fixer.env[source], tuple(dims), [along], fill)
     fixer.put(node, fixer.emit(node.target, new, count, along))
     dims[along] = dim([count])

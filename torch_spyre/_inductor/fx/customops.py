@@ -265,6 +265,26 @@ def _(x: Tensor, k: int, dim: int) -> Tensor:
     return x.new_empty(_topk_shape(x, k, dim), dtype=torch.int64)
 
 
+@custom_op("spyre::bottomkvalue", mutates_args=())
+def bottomkvalue(x: Tensor, k: int, dim: int) -> Tensor:
+    return torch.topk(x, k, dim, largest=False)[0]
+
+
+@bottomkvalue.register_fake
+def _(x: Tensor, k: int, dim: int) -> Tensor:
+    return x.new_empty(_topk_shape(x, k, dim))
+
+
+@custom_op("spyre::bottomkindex", mutates_args=())
+def bottomkindex(x: Tensor, k: int, dim: int) -> Tensor:
+    return torch.sort(x, dim=dim, stable=True)[1].narrow(dim, 0, k).contiguous()
+
+
+@bottomkindex.register_fake
+def _(x: Tensor, k: int, dim: int) -> Tensor:
+    return x.new_empty(_topk_shape(x, k, dim), dtype=torch.int64)
+
+
 # ---- Padding ------------------------------------------------------------------------------------
 
 
@@ -463,6 +483,16 @@ def _(input: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     shape = list(input.shape)
     shape[dim : dim + 1 or None] = [1] if keepdim else []
     return input.new_empty(shape), input.new_empty(shape, dtype=torch.int64)
+
+
+for _op in (
+    to_dtype_cpu,
+    reshape_via_cpu,
+    unfold,
+    max_dim_int64_fallback,
+    min_dim_int64_fallback,
+):
+    register_fallback(_op)(_op._init_fn)
 
 
 register_fallback_default(

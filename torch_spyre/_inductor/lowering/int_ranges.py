@@ -132,11 +132,15 @@ def _reduced(body: Body, each: Range) -> Range:
     kind = body.reduction.split(":")[0]
     if kind == "sum":
         return _widened(Range(min(each.low * count, each.low), max(each.high * count, each.high)))
-    if kind == "topkindex":
+    if kind in ("topkindex", "bottomkindex"):
         return Range(0, count - 1)
     if kind == "any":
         return TRUTH
-    return each if kind in ("max", "min", "mean", "topkvalue") else ANYTHING
+    return each if kind in _CHOSEN else ANYTHING
+
+
+_CHOSEN = ("max", "min", "mean", "topkvalue", "bottomkvalue")
+"""Reductions whose result is one of the elements, or between them."""
 
 
 class _Evaluation:
@@ -291,7 +295,7 @@ def is_too_large(box: ir.TensorBox) -> bool:
     """Whether a tensor holds, or may hold, integers that the card cannot."""
     if box.get_dtype() is not torch.int64 or not _is_stored(box):
         return False
-    return is_spyre(box.get_device()) and not _box_range(box).fits
+    return is_spyre(box.get_device()) and not box_range(box).fits
 
 
 def _written(target: Any, args: Any, kwargs: Any) -> list[str]:
@@ -355,7 +359,7 @@ def _adds_up(target: torch._ops.OpOverload, leaves: list[Any]) -> bool:
 
 def _leaf_range(leaf: Any) -> Range | None:
     if isinstance(leaf, ir.TensorBox):
-        return _box_range(leaf)
+        return box_range(leaf)
     if type(leaf) in (int, float):
         return ANYTHING if math.isnan(leaf) else Range(leaf, leaf)
     return None
@@ -376,7 +380,8 @@ _CHOICES = {
 }  # fmt: skip
 
 
-def _box_range(box: ir.TensorBox) -> Range:
+def box_range(box: ir.TensorBox) -> Range:
+    """The range of a tensor of the graph that is being compiled."""
     dtype = box.get_dtype()
     if _is_stored(box):
         return range_of(box.get_name(), dtype)

@@ -370,6 +370,16 @@ def topkindex(x: ir.TensorBox, k: int, dim: int) -> ir.TensorBox:
     return _topk("topkindex", x, k, dim, torch.int64)
 
 
+@register_spyre_lowering(spyre.bottomkvalue.default)
+def bottomkvalue(x: ir.TensorBox, k: int, dim: int) -> ir.TensorBox:
+    return _topk("bottomkvalue", x, k, dim, x.get_dtype())
+
+
+@register_spyre_lowering(spyre.bottomkindex.default)
+def bottomkindex(x: ir.TensorBox, k: int, dim: int) -> ir.TensorBox:
+    return _topk("bottomkindex", x, k, dim, torch.int64)
+
+
 def _topk(name: str, x: ir.TensorBox, k: int, dim: int, dtype: torch.dtype) -> ir.TensorBox:
     """A reduction whose result has k places along the reduced dimension."""
     size = list(x.get_size())

@@ -95,7 +95,7 @@ class Splitter:
                 name = "batchmatmulfp8"
             self._add(name, "matmul", self.ranges, reduced, inputs, output, info)
             return
-        if body.reduction.startswith("topk"):
+        if ":" in body.reduction:  # with the dimension that the k places are along
             self._topk(body, output, info)
             return
         if body.reduction not in _REDUCTIONS:
@@ -125,7 +125,7 @@ class Splitter:
 
     def _topk(self, body: Body, output: Access, info: dict[str, Any]) -> None:
         name, dim = body.reduction.split(":")
-        if body.value.dtype not in FLOATS:
+        if body.value.dtype not in (*FLOATS, *INTEGERS):
             raise UnsupportedType(f"the card has no {name} over {body.value.dtype}")
         place = body.variables[int(dim)]
         if not any(v != place for v in self.kept):

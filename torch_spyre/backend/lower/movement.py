@@ -193,7 +193,7 @@ def lower_gather(sdsc: Sdsc) -> Gather:
 
 
 def lower_topk(sdsc: Sdsc) -> Topk:
-    """The k largest along one dimension, lane by lane.
+    """The k largest or smallest along one dimension, lane by lane.
 
     That dimension belongs to the input alone and another one, of size k, to the output alone; or
     it is one dimension, whose axis in the output is shorter."""
@@ -248,8 +248,8 @@ def lower_topk(sdsc: Sdsc) -> Topk:
         extents=(points,) * sdsc.cores,
         count=sdsc.size(reduced),
         k=k,
-        largest=True,
-        indices=sdsc.op == "topkindex",
+        largest=sdsc.op.startswith("topk"),
+        indices=sdsc.op.endswith("index"),
         input=operands[0],
         output=operands[1],
         source=(sdsc.op,),

@@ -25,7 +25,7 @@ from torch._inductor import decomposition as inductor
 from torch_spyre._inductor.capture.fingerprints import is_foreign
 from torch_spyre._inductor.fx import customops as _customops  # noqa: F401  torch.ops.spyre
 from torch_spyre._inductor.fx import shape_memo
-from torch_spyre.dtypes import FLOAT8_MAX, FLOAT32_EXACT, FLOATS, INTEGERS, SIXTEEN_BITS
+from torch_spyre.dtypes import FLOAT8_MAX, FLOATS, INTEGERS, SIXTEEN_BITS
 from torch_spyre.on_card import any_on_card, is_spyre
 
 aten = torch.ops.aten
@@ -465,85 +465,3 @@ def quantize_fp8(x: torch.Tensor, scale: torch.Tensor) -> Any:
 @register_spyre_decomposition(torch.ops.spyre.dequantize_fp8_with_scale.default)
 def dequantize_fp8(x: torch.Tensor, scale: torch.Tensor) -> Any:
     return x.to(torch.float16) * scale
-
-
-# ---- The largest and the smallest ---------------------------------------------------------------
-# Like PyTorch: NaN is larger than every number and smaller than every number, and among equals the
-# first counts. The k largest of the card are in that order, and the negative of NaN is NaN.
-
-
-@register_spyre_decomposition(aten.topk.default)
-def topk(x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if x.dtype not in FLOATS or x.dim() == 0 or k == 0:
-        return NotImplemented
-    spyre = torch.ops.spyre
-    source = x if largest else -x
-    values = spyre.topkvalue(source, k, dim)
-    return values if largest else -values, spyre.topkindex(source, k, dim)
-
-
-@register_spyre_decomposition(aten.max.dim)
-def max_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
-    return _extreme(x, dim, keepdim, largest=True)
-
-
-@register_spyre_decomposition(aten.min.dim)
-def min_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
-    return _extreme(x, dim, keepdim, largest=False)
-
-
-def _extreme(x: torch.Tensor, dim: int, keepdim: bool, largest: bool) -> Any:
-    if x.dim() == 0 or x.numel() == 0:
-        return NotImplemented
-    if x.dtype is torch.int64:
-        spyre = torch.ops.spyre
-        on_host = spyre.max_dim_int64_fallback if largest else spyre.min_dim_int64_fallback
-        return on_host(x, dim, keepdim)
-    if x.dtype is torch.bool:
-        values, index = _extreme(x.to(torch.float16), dim, keepdim, largest)
-        return values.to(torch.bool), index
-    if x.dtype not in FLOATS:
-        return NotImplemented
-    values = torch.amax(x, dim, keepdim) if largest else torch.amin(x, dim, keepdim)
-    return values, _first_index(x, dim, keepdim, largest)
-
-
-@register_spyre_decomposition(aten.argmax.default)
-def argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    return _index_of_extreme(x, dim, keepdim, largest=True)
-
-
-@register_spyre_decomposition(aten.argmin.default)
-def argmin(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    return _index_of_extreme(x, dim, keepdim, largest=False)
-
-
-def _index_of_extreme(x: torch.Tensor, dim: int | None, keepdim: bool, largest: bool) -> Any:
-    if x.dtype not in FLOATS or x.dim() == 0 or x.numel() == 0:
-        return NotImplemented
-    if dim is not None:
-        return _first_index(x, dim, keepdim, largest)
-    index = _first_index(x.reshape(-1), 0, False, largest)
-    return index.reshape([1] * x.dim()) if keepdim else index
-
-
-def _first_index(x: torch.Tensor, dim: int, keepdim: bool, largest: bool) -> torch.Tensor:
-    if x.shape[dim] == 1:
-        index = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-    elif x.dim() == 1 and x.shape[0] < FLOAT32_EXACT:
-        index = _first_position(x, largest)
-    else:
-        index = torch.ops.spyre.topkindex(x if largest else -x, 1, dim)
-    return index if keepdim else index.squeeze(dim)
-
-
-def _first_position(x: torch.Tensor, largest: bool) -> torch.Tensor:
-    """Of a vector: the k largest are taken across sticks, and a vector is all one row of them.
-
-    float32 counts exactly as far as a vector may be long.
-    """
-    extreme = torch.amax(x, 0, True) if largest else torch.amin(x, 0, True)
-    hit = torch.logical_or(x == extreme, torch.isnan(x))  # NaN equals nothing, so only NaN hits
-    positions = torch.arange(x.shape[0], dtype=torch.float32, device=x.device)
-    beyond = torch.full((), float(x.shape[0]), dtype=torch.float32, device=x.device)
-    return torch.amin(torch.where(hit, positions, beyond), 0, True).to(torch.int64)

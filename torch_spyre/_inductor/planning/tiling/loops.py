@@ -30,6 +30,7 @@ from torch_spyre._inductor.operations.operation import Buffer, Operation
 from torch_spyre._inductor.opspec.access import Access, read_accesses
 from torch_spyre._inductor.opspec.op_spec import NO_SYMBOL, OpSpec, TensorArg
 from torch_spyre.constants import BYTES_IN_STICK
+from torch_spyre.opfuncs import find
 
 Symbol: TypeAlias = sympy.Symbol
 
@@ -85,7 +86,8 @@ def accesses_of(spec: OpSpec) -> list[Access]:
 def can_tile(spec: OpSpec) -> bool:
     """Whether an operation works on a part of a dimension as it does on all of it. Copies between
     any two layouts have no coordinates to cut, and topk finds its places in whole rows."""
-    return spec.op != "relayout" and not spec.op.startswith("topk")
+    row = find(spec.op)
+    return spec.op != "relayout" and (row is None or row.kind != "topk")
 
 
 def unit_of(spec: OpSpec, symbol: Symbol) -> int:

@@ -59,7 +59,13 @@ class GroupTopk {
       load_group(step_.input, input + r * input_stride, input_sticks, lanes, numerics,
                  &values_[r * lanes]);
     }
-    for (int lane = 0; lane < lanes; ++lane) choose(lane);
+    for (int lane = 0; lane < lanes; ++lane) {
+      if (lane > 0 && is_like_the_one_before(lane)) {
+        repeat(lane);
+      } else {
+        choose(lane);
+      }
+    }
     for (int64_t i = 0; i < step_.k; ++i) {
       store_group(step_.output, output + i * output_stride, output_sticks, lanes, numerics,
                   &results_[i * lanes]);
@@ -67,6 +73,22 @@ class GroupTopk {
   }
 
  private:
+  // As the lanes of a vector of which each element has a stick of its own.
+  bool is_like_the_one_before(int lane) const {
+    for (int64_t r = 0; r < step_.count; ++r) {
+      const uint32_t* value = &values_[r * step_.lanes + lane];
+      if (value[0] != value[-1]) return false;
+    }
+    return true;
+  }
+
+  void repeat(int lane) {
+    for (int64_t i = 0; i < step_.k; ++i) {
+      uint32_t* result = &results_[i * step_.lanes + lane];
+      result[0] = result[-1];
+    }
+  }
+
   void choose(int lane) {
     // The rank, and below it the index upside down: among equals the first is the largest.
     for (int64_t r = 0; r < step_.count; ++r) {
