@@ -46,7 +46,10 @@ from torch_spyre._inductor.fx.decompositions import (  # noqa: F401  they regist
 from torch_spyre._inductor.fx.passes import cleanup
 from torch_spyre._inductor.host import inductor_hooks
 from torch_spyre._inductor.inspect import debug_dir
-from torch_spyre._inductor.lowering import window_writes  # noqa: F401  they register themselves
+from torch_spyre._inductor.lowering import (
+    integer_sums,  # noqa: F401  they register themselves
+    window_writes,  # noqa: F401
+)
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.upstream import fake_tensor_updates
 from torch_spyre.upstream.gc_pause import collections_paused

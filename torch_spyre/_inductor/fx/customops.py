@@ -285,6 +285,20 @@ def _(x: Tensor, k: int, dim: int) -> Tensor:
     return x.new_empty(_topk_shape(x, k, dim), dtype=torch.int64)
 
 
+# ---- Sums of integers ---------------------------------------------------------------------------
+
+
+@custom_op("spyre::running_sum", mutates_args=())
+def running_sum(input: Tensor, triangle: Tensor) -> Tensor:
+    """Of integers, along the last dimension; `triangle` has ones on and above its diagonal."""
+    return torch.cumsum(input, -1, dtype=input.dtype)
+
+
+@running_sum.register_fake
+def _(input: Tensor, triangle: Tensor) -> Tensor:
+    return torch.empty_like(input, memory_format=torch.contiguous_format)
+
+
 # ---- Padding ------------------------------------------------------------------------------------
 
 
@@ -485,16 +499,13 @@ def _(input: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return input.new_empty(shape), input.new_empty(shape, dtype=torch.int64)
 
 
-for _op in (
-    to_dtype_cpu,
-    reshape_via_cpu,
-    unfold,
-    max_dim_int64_fallback,
-    min_dim_int64_fallback,
-):
-    register_fallback(_op)(_op._init_fn)
-
-
 register_fallback_default(
-    [to_dtype_cpu, reshape_via_cpu, unfold, max_dim_int64_fallback, min_dim_int64_fallback]
+    [
+        to_dtype_cpu,
+        reshape_via_cpu,
+        unfold,
+        max_dim_int64_fallback,
+        min_dim_int64_fallback,
+        running_sum,
+    ]
 )

@@ -1,4 +1,4 @@
-"""Indexing with several tensors, gathers of single elements, counts and running sums.
+"""Indexing with several tensors, gathers and stores of single elements, counts and running sums.
 
 The card gathers and stores whole rows along one dimension. Indices of several dimensions become one
 index of a flat one; an index that is out of bounds in its own dimension is sent out of bounds of
@@ -17,6 +17,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 
 from torch_spyre._inductor.fx.decompositions import register_spyre_decomposition
+from torch_spyre.constants import BYTES_IN_STICK
 from torch_spyre.dtypes import FLOAT32_EXACT, FLOATS, INTEGERS
 
 aten = torch.ops.aten
@@ -24,6 +25,9 @@ _TYPES = (*FLOATS, torch.bool, *INTEGERS)
 
 _MAX_ELEMENTS = 1 << 19
 """Single elements are gathered from tables of a stick for each: not from larger ones."""
+
+_MOST_COMPARISONS = 1 << 26
+"""Of positions with indices, in place of stores of single elements."""
 
 
 # ---- Several indices ----------------------------------------------------------------------------
@@ -50,11 +54,33 @@ def index_put(
     values: torch.Tensor,
     accumulate: bool = False,
 ) -> Any:
-    flat = None if accumulate else _flattened(x, indices)
-    if flat is None or math.prod(flat[0].shape[flat[1] + 1 :]) == 1:
-        return NotImplemented  # rows are stored, not single elements
+    if accumulate:
+        return NotImplemented
+    flat = _flattened(x, indices) or _only_index(x, indices)
+    if flat is None:
+        return NotImplemented
     table, before, rows = flat
+    if before == 0 and math.prod(table.shape[1:]) == 1:
+        if max(table.numel(), rows.numel()) > _MAX_ELEMENTS:
+            return NotImplemented
+        return _store_elements(table.reshape(-1), rows, values).reshape(x.shape)
+    if len([t for t in indices if t is not None]) == 1 or math.prod(table.shape[before + 1 :]) == 1:
+        return NotImplemented  # as it is; or single elements of many rows
     return aten.index_put.default(table, [*[None] * before, rows], values).reshape(x.shape)
+
+
+def _only_index(
+    x: torch.Tensor, indices: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, int, torch.Tensor] | None:
+    """As `_flattened`, of one index of the first dimension."""
+    given = [t for t in indices if t is not None]
+    if len(given) != 1 or indices[0] is None or given[0].dtype not in INTEGERS:
+        return None
+    return (
+        None
+        if x.numel() == 0 or given[0].numel() == 0 or x.dtype not in _TYPES
+        else (x, 0, given[0])
+    )
 
 
 def _is_known(t: torch.Tensor) -> bool:
@@ -103,6 +129,56 @@ def _flattened(
     rows = torch.where(good, rows.to(torch.int64), beyond)
     first, last = places[0], places[-1] + 1
     return x.reshape(*x.shape[:first], total, *x.shape[last:]), first, rows
+
+
+def _store_elements(x: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The card stores whole sticks: each element of a vector gets one of its own meanwhile."""
+    lanes = BYTES_IN_STICK // (4 if x.dtype in (*INTEGERS, torch.float32) else 2)
+    table = x[:, None].expand(-1, lanes).clone(memory_format=torch.contiguous_format)
+    wide = values.to(x.dtype).expand(rows.shape).reshape(-1, 1).expand(-1, lanes)
+    return aten.index_put.default(table, [rows.reshape(-1)], wide)[:, 0]
+
+
+# ---- Stores along a dimension -------------------------------------------------------------------
+
+
+@register_spyre_decomposition(aten.scatter.value)
+def scatter_number(x: torch.Tensor, dim: int, index: torch.Tensor, value: float) -> Any:
+    """A number, where some index says so."""
+    number = torch.full((), value, dtype=x.dtype, device=x.device)
+    return _scattered(x, dim, index, number)
+
+
+@register_spyre_decomposition(aten.scatter.src)
+def scatter(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    """One value for each row: no two of them meet."""
+    if x.dim() == 0 or index.dim() != x.dim() or index.shape[dim] != 1:
+        return NotImplemented
+    for d, n in enumerate(index.shape):
+        source = torch.narrow(source, d, 0, n)
+    return _scattered(x, dim, index, source)
+
+
+def _scattered(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> Any:
+    """Found by comparing positions. A row with an index that is out of bounds becomes NaN."""
+    if x.dtype not in FLOATS or x.dim() == 0 or x.numel() == 0 or index.numel() == 0:
+        return NotImplemented
+    dim %= x.dim()
+    count = index.shape[dim]
+    if any(index.shape[d] != n for d, n in enumerate(x.shape) if d != dim):
+        return NotImplemented
+    if x.numel() * count > _MOST_COMPARISONS:
+        return NotImplemented
+    shape = [-1 if d == dim else 1 for d in range(x.dim())]
+    places = torch.arange(x.shape[dim], device=x.device).reshape(shape)
+    inside = torch.logical_and(index >= 0, index < x.shape[dim])
+    if count == 1:
+        hit = places == index
+    else:
+        hit = (places.unsqueeze(dim) == index.unsqueeze(dim + 1)).any(dim)
+        inside = inside.all(dim, keepdim=True)
+    nothing = torch.full((), math.nan, dtype=x.dtype, device=x.device)
+    return torch.where(inside, torch.where(hit, value, x), nothing)
 
 
 # ---- Gathers ------------------------------------------------------------------------------------
@@ -160,9 +236,9 @@ def count(
     """A sum of booleans is exact in float32."""
     if x.dtype is not torch.bool or dtype not in (None, *INTEGERS):
         return NotImplemented
-    if x.numel() == 0 or x.numel() >= FLOAT32_EXACT:
-        return NotImplemented
     dims = list(dim) if dim else list(range(x.dim()))
+    if x.numel() == 0 or math.prod(x.shape[d] for d in dims) >= FLOAT32_EXACT:
+        return NotImplemented
     total = torch.sum(x.to(torch.float32), dims, keepdim)
     return total.to(dtype or torch.int64)
 
@@ -170,6 +246,17 @@ def count(
 @register_spyre_decomposition(aten.sum.default)
 def count_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Any:
     return count(x, dtype=dtype)
+
+
+@register_spyre_decomposition(aten.histc.default)
+def histogram(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """Of integers, with a bin for each of them."""
+    if x.dtype not in INTEGERS or min != int(min) or max != int(max) or max - min != bins - 1:
+        return NotImplemented
+    if x.numel() == 0 or x.numel() * bins > _MOST_COMPARISONS:
+        return NotImplemented
+    values = torch.arange(int(min), int(max) + 1, dtype=x.dtype, device=x.device)
+    return torch.sum(values[:, None] == x.reshape(-1), 1, dtype=x.dtype)
 
 
 # ---- Running sums -------------------------------------------------------------------------------
@@ -208,15 +295,31 @@ def _running(
 
 @register_spyre_decomposition(aten.cumsum.default)
 def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    if (
-        x.dtype is torch.bool
-        and dtype in (None, torch.int64)
-        and x.dim()
-        and x.numel() < FLOAT32_EXACT
-    ):
-        counted = _running(x.to(torch.float32), dim, None, torch.add)
-        return counted if counted is NotImplemented else counted.to(torch.int64)
-    return _running(x, dim, dtype, torch.add)
+    if x.dtype.is_floating_point:
+        return _running(x, dim, dtype, torch.add)
+    result = dtype or torch.int64
+    if x.dtype not in (*INTEGERS, torch.bool) or result not in INTEGERS:
+        return NotImplemented
+    if x.dim() == 0 or x.numel() == 0 or any(isinstance(n, torch.SymInt) for n in x.shape):
+        return NotImplemented
+    return _running_sum(x.to(result).movedim(dim, -1)).movedim(-1, dim)
+
+
+_TRIANGLE = 1024
+"""Columns of the largest triangle that a running sum of integers is multiplied by."""
+
+
+def _running_sum(x: torch.Tensor) -> torch.Tensor:
+    """Along the last dimension; of longer ones piece by piece, and what comes before each piece."""
+    n, width = x.shape[-1], min(x.shape[-1], _TRIANGLE)
+    places = torch.arange(width, device=x.device)
+    triangle = (places[:, None] <= places).to(torch.float32)
+    if n == width:
+        return torch.ops.spyre.running_sum(x, triangle)
+    x = aten.constant_pad_nd(x, [0, -n % width]).unflatten(-1, (-1, width))
+    inside = torch.ops.spyre.running_sum(x, triangle)
+    before = aten.constant_pad_nd(_running_sum(inside[..., -1])[..., :-1], [1, 0])
+    return (inside + before.unsqueeze(-1)).flatten(-2)[..., :n]
 
 
 @register_spyre_decomposition(aten.cumprod.default)
