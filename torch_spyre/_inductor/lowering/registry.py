@@ -584,3 +584,33 @@ def _writes_to(node: torch.fx.Node) -> bool:
             if given is node and argument.alias_info is not None and argument.alias_info.is_write:
                 return True
     return False
+
+
+# ---- Rows ---------------------------------------------------------------------------------------
+
+
+@register_spyre_lowering([aten.index.Tensor, aten._unsafe_index.Tensor])
+def index(x: ir.TensorBox, indices: Sequence[ir.TensorBox | None]) -> ir.TensorBox:
+    """The card gathers rows of whole tensors: a view is copied first."""
+    if not _is_whole(x):
+        x = inductor.clone(x)
+        x.realize()
+    result: ir.TensorBox = inductor.lowerings[aten.index.Tensor](x, indices)
+    return result
+
+
+def _is_whole(x: ir.TensorBox) -> bool:
+    """Whether a tensor is a buffer, with the dimensions that the buffer has."""
+    x.realize()
+    data = x.data
+    if not isinstance(data, (ir.StorageBox, ir.ReinterpretView)):
+        return False
+    base = data.data
+    while isinstance(base, (ir.StorageBox, ir.BaseView)):
+        base = base.data
+    own, there = data.get_layout(), base.get_layout()
+    return (
+        own.offset == there.offset
+        and list(own.size) == list(there.size)
+        and (list(own.stride) == list(there.stride))
+    )

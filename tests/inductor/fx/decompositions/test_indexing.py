@@ -71,6 +71,21 @@ def test_scatter_out_of_bounds_is_no_number() -> None:
     assert result[0].tolist() == [1, 5, 1, 1, 1, 1, 1, 1] and result[1:].isnan().all()
 
 
+def test_rows_of_views_are_gathered_by_the_card() -> None:
+    x, rows = torch.randn(2, 23, 96, generator=seeded()).half(), torch.tensor([45, 0, 7, 7, -1])
+    report = together(
+        {
+            "merged": lambda x, i: x.view(-1, 96)[i],
+            "a part": lambda x, i: x[0, 3:][i % 20],
+            "turned": lambda x, i: x[1].t()[i],
+        },
+        x,
+        rows,
+        tolerance=0,
+    )
+    assert not report.fallbacks
+
+
 def test_positions_are_running_sums_of_masks() -> None:
     mask = torch.rand(2, 23, generator=seeded()) > 0.4
     long = torch.rand(2500, generator=seeded()) > 0.5
