@@ -37,6 +37,7 @@ from torch_spyre._inductor.fx.decompositions import (  # noqa: F401  they regist
     batch_norm,
     convolution,
     encoder_layer,
+    experts,
     indexing,
     pooling,
     register_spyre_decomposition,
@@ -119,6 +120,7 @@ def compile_fx(
 
     register()
     direct_mapping.register()
+    experts.register_transformers()
     given = kwargs.get("config_patches") or {}
     kwargs["config_patches"] = {
         **OPTIONS,

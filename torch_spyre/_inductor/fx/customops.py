@@ -238,6 +238,17 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-2], x.shape[-1]), dtype=torch.float32)
 
 
+@custom_op("spyre::gathered_matmul", mutates_args=())
+def gathered_matmul(x: Tensor, w: Tensor, rows: Tensor) -> Tensor:
+    """Each row of x times the matrix of w that `rows` says."""
+    return torch.bmm(x.unsqueeze(1), w[rows]).squeeze(1)
+
+
+@gathered_matmul.register_fake
+def _(x: Tensor, w: Tensor, rows: Tensor) -> Tensor:
+    return x.new_empty((x.shape[0], w.shape[2]))
+
+
 def _topk_shape(x: Tensor, k: int, dim: int) -> list[int]:
     shape = list(x.shape)
     shape[dim] = k

@@ -475,6 +475,33 @@ def weighted_sum_float32(x: ir.TensorBox, weight: ir.TensorBox) -> ir.TensorBox:
     return total
 
 
+@register_spyre_lowering(spyre.gathered_matmul.default)
+def gathered_matmul(x: ir.TensorBox, w: ir.TensorBox, rows: ir.TensorBox) -> ir.TensorBox:
+    """Row by row, with the matrix that `rows` says."""
+    for tensor in (x, w, rows):
+        tensor.realize()
+    count, depth = x.get_size()
+    experts, _, columns = w.get_size()
+    load_x, load_w, load_rows = (t.make_loader() for t in (x, w, rows))
+
+    def inner(index: Any, rindex: Any) -> Any:
+        (row, column), (k,) = index, rindex
+        chosen = ops.indirect_indexing(load_rows([row]), experts)
+        return ops.dot(load_x([row, k]), load_w([chosen, k, column]))
+
+    result = ir.Reduction.create(
+        device=x.get_device(),
+        dst_dtype=x.get_dtype(),
+        src_dtype=x.get_dtype(),
+        inner_fn=inner,
+        ranges=[count, columns],
+        reduction_ranges=[depth],
+        reduction_type="dot",
+    )
+    result.realize()
+    return result
+
+
 @register_spyre_lowering(aten._scaled_mm.default)
 def scaled_mm(
     x: ir.TensorBox,
