@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_spyre
+from tests.support.together import together
 from torch_spyre._inductor.fx.passes.cleanup import _have_same_bits
 from torch_spyre._inductor.inspect import debug_dir
 from torch_spyre.show.explain import Explanation
@@ -243,3 +244,42 @@ def test_constants_are_compared_whatever_their_strides() -> None:
     one = torch.ones(()).half().expand(1)
     assert _have_same_bits(one, torch.ones(1).half())
     assert not _have_same_bits(one, -one)
+
+
+def test_what_is_made_of_constant_tensors_is_computed_while_compiling() -> None:
+    def buckets(x: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(23, device=x.device)
+        apart = at[:, None] - at
+        half = torch.tensor(4.0, device=x.device)
+        far = torch.ceil(torch.log(apart.abs() / half + 1) / torch.log(torch.tensor(3.0)) * 3)
+        return x + torch.where(apart.abs() <= half, apart, far.long() * torch.sign(apart))
+
+    report = together({"buckets": buckets}, torch.zeros(23, 23))
+    assert not report.fallbacks
+    assert [op.opfunc for op in report.ops] == ["int32tofp", "add"]
+
+
+def test_known_numbers_of_several_dimensions_are_rows_of_one() -> None:
+    def rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        batch = torch.arange(2, device=x.device)[:, None, None]
+        places = torch.tensor([[1, 4, -3]], device=x.device)[..., None]
+        columns = torch.arange(8, device=x.device)
+        return (
+            x[batch, places, columns],  # whole rows
+            x[batch, places, columns.flip(0)],
+            x[batch[..., 0], places[..., 0]],
+            x[:, places[..., 0], columns[:3]],
+            torch.gather(x, 1, places.expand(2, 3, 8).remainder(5)),
+        )
+
+    x = torch.arange(80.0).reshape(2, 5, 8)
+    report = together({"rows": rows}, x, tolerance=0)
+    assert not report.fallbacks
+
+
+def test_a_known_index_out_of_bounds_is_an_error() -> None:
+    def beyond(x: torch.Tensor) -> torch.Tensor:
+        return x[torch.tensor([0, 1], device=x.device), torch.tensor([4, 5], device=x.device)]
+
+    with pytest.raises((RuntimeError, IndexError), match="out of bounds"):
+        torch.compile(beyond)(torch.randn(2, 5).half().to("spyre")).cpu()

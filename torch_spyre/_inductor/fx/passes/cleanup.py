@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,46 +33,66 @@ def fold_constants(graph: Graph) -> None:
     """
     values: dict[Node, torch.Tensor] = {}
     for node in graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        if node.op == "get_attr":
+            value = _known_attribute(node)
+        elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
             value = _evaluate(node, values)
-            if value is not None:
-                values[node] = value
+        else:
+            continue
+        if value is not None:
+            values[node] = value
     _index_by_known_values(graph, values)
     _drop_neutral_masks(graph, values)
-    gm = graph.owning_module
-    assert gm is not None
-    count = 0
     known: dict[tuple[Any, ...], list[tuple[torch.Tensor, Node]]] = {}
     for node, value in values.items():
         users = [u for u in node.users if u not in values]
-        if not users or not _on_card(node) or node.target in _UNIFORM:
+        if not users or not _on_card(node) or node.target in _UNIFORM or node.op == "get_attr":
             continue
         if node.target in (aten.expand.default, aten.view.default) and _is_uniform(value):
             continue
-        device = node.meta["val"].device
-        kind = (value.dtype, value.shape, device, repr(node.meta.get("custom")))
+        kind = (value.dtype, value.shape, node.meta["val"].device, repr(node.meta.get("custom")))
         same = [n for other, n in known.setdefault(kind, []) if _have_same_bits(other, value)]
         if same:
             for user in users:
                 user.replace_input_with(node, same[0])
             continue
-        name = f"_spyre_constant{count}"
-        while hasattr(gm, name):
-            count += 1
-            name = f"_spyre_constant{count}"
-        with torch._subclasses.fake_tensor.unset_fake_temporarily():
-            constant = value.contiguous().to(device)
-        gm.register_buffer(name, constant, persistent=False)
-        with graph.inserting_before(next(iter(graph.nodes))):
-            attribute = graph.get_attr(name)
-            attribute.meta.update(node.meta)
-            mode = node.meta["val"].fake_mode
-            attribute.meta["val"] = mode.from_tensor(constant, static_shapes=True)
+        attribute = _constant(graph, value, node)
         for user in users:
             user.replace_input_with(node, attribute)
         known[kind].append((value, attribute))
         _log.info("%s %s is computed while compiling", node.target, list(value.shape))
     _erase_unused(graph, reversed(values))
+
+
+def _constant(graph: Graph, value: torch.Tensor, like: Node) -> Node:
+    """A tensor of the module, on the device of a node and with its place in the program."""
+    gm = graph.owning_module
+    assert gm is not None
+    name = next(n for n in map("_spyre_constant{}".format, itertools.count()) if not hasattr(gm, n))
+    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+        constant = value.contiguous().to(like.meta["val"].device)
+    gm.register_buffer(name, constant, persistent=False)
+    with graph.inserting_before(next(iter(graph.nodes))):
+        attribute = graph.get_attr(name)
+        attribute.meta.update(like.meta)
+        mode = like.meta["val"].fake_mode
+        attribute.meta["val"] = mode.from_tensor(constant, static_shapes=True)
+    return attribute
+
+
+def _known_attribute(node: Node) -> torch.Tensor | None:
+    """A tensor that the program has made of numbers, `torch.tensor(0.5)`, unless something writes
+    to it."""
+    gm, meta = node.graph.owning_module, node.meta.get("val")
+    value = getattr(gm, str(node.target), None)
+    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
+        return None
+    if not isinstance(meta, torch.Tensor):
+        return None
+    if value.numel() > config.max_folded_elements or any(node in changed_by(u) for u in node.users):
+        return None
+    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+        return value.detach().cpu()
 
 
 def _have_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -101,12 +122,64 @@ def _index_by_known_values(graph: Graph, values: dict[Node, torch.Tensor]) -> No
             continue
         ranges = _ranges([None if n is None else values[n] for n in indices], _shape(source))
         if ranges is None:
+            _index_one_dimension(graph, node, source, indices, values)
             continue
         with graph.inserting_before(node):
             view = _view_of_ranges(graph, source, ranges, len(_shape(node)))
         _log.info("aten.index %s is a view: its indices are ranges", list(_shape(node)))
         node.replace_all_uses_with(view)
         graph.erase_node(node)
+
+
+def _index_one_dimension(
+    graph: Graph, node: Node, source: Any, indices: Any, values: Mapping[Node, torch.Tensor]
+) -> None:
+    """x[b, rows, columns] with known numbers, of neighbouring dimensions, as rows of one dimension:
+    the card gathers along one."""
+    shape = _shape(source)
+    places = [i for i, n in enumerate(indices) if n is not None]
+    first, bounds = places[0], [shape[i] for i in places]
+    if len(places) < 2 or places != list(range(first, first + len(places))):
+        return
+    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+        found = _rows([values[indices[i]] for i in places], bounds)
+    if found is None:
+        return
+    rows, bounds = found
+    merged = [*shape[:first], math.prod(bounds), *shape[first + len(bounds) :]]
+    with graph.inserting_before(node):
+        table = _call(graph, aten.reshape.default, source, merged)
+    node.args = (table, [*[None] * first, _constant(graph, rows, node)])
+
+
+def _rows(
+    indices: Sequence[torch.Tensor], bounds: list[int]
+) -> tuple[torch.Tensor, list[int]] | None:
+    """Several indices as one, and the dimensions that it indexes."""
+    for t, n in zip(indices, bounds):
+        if t.dtype is torch.bool or t.numel() == 0 or t.min() < -n or t.max() >= n:
+            return None  # the operation itself says what is wrong
+    positive = [torch.where(t < 0, t + n, t).long() for t, n in zip(indices, bounds)]
+    tensors = list(torch.broadcast_tensors(*positive))
+    while len(tensors) > 1 and _takes_all(tensors, bounds[len(tensors) - 1]):
+        tensors = [t[..., 0] for t in tensors[:-1]]  # whole rows
+    bounds = bounds[: len(tensors)]
+    rows = torch.zeros_like(tensors[0])
+    for t, n in zip(tensors, bounds):
+        rows = rows * n + t
+    return rows, bounds
+
+
+def _takes_all(tensors: Sequence[torch.Tensor], bound: int) -> bool:
+    """Whether the last index counts along its last dimension, where the others stay as they are."""
+    *others, last = tensors
+    if (
+        last.dim() == 0
+        or last.shape[-1] != bound
+        or not torch.equal(last, torch.arange(bound).expand(last.shape))
+    ):
+        return False
+    return all(torch.equal(t, t[..., :1].expand(t.shape)) for t in others)
 
 
 @dataclass(frozen=True)
