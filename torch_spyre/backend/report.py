@@ -214,6 +214,11 @@ def _disassemble_step(step: Step) -> list[str]:
                 f"{name:<4}{_format_name(side.format)} strides {list(side.strides)} "
                 f"{_place_text(side.address)}"
             )
+        if step.choice is not None:
+            lines.append(
+                f"y   one of {step.choice.count} for each row, {step.choice.stride} bytes apart; "
+                f"numbers strides {list(step.choice.strides)} {_place_text(step.choice.address)}"
+            )
         lines += _groups_text(step.groups)
         for number, operand in enumerate(step.operands, start=1):
             lines.append(f"@{number} {_operand_text(operand)}")

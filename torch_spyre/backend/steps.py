@@ -37,6 +37,7 @@ class Kind(IntEnum):
     SCATTER = 8
     WORK = 9
     RING = 10
+    CHOSEN_MATMUL = 11
 
 
 class Space(IntEnum):
@@ -194,6 +195,23 @@ class MatmulSide:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Which y each row of a product has: numbers of equal matrices."""
+
+    count: int
+    stride: int
+    """Bytes from one matrix to the next."""
+    strides: tuple[int, ...]
+    """Of the numbers, in bytes: batch dimensions, rows."""
+    along_sticks: bool
+    """Numbers of neighbouring rows are neighbours in a stick; their stride is 0 then."""
+    stick_stride: int
+    address: Address
+    first: tuple[int, ...]
+    """For each core the number of its first row, from where its address is."""
+
+
+@dataclass(frozen=True)
 class Matmul:
     name: str
     cores: int
@@ -217,6 +235,8 @@ class Matmul:
     works: tuple[Work, ...] = ()
     large: bool = False
     """The whole product, however it is divided: the card may add two terms at a time."""
+    choice: Choice | None = None
+    """Rows choose their y."""
 
     def sticks(self, columns: int) -> int:
         """Of `out` that a number of columns takes."""
@@ -333,7 +353,8 @@ def addresses(step: Step) -> tuple[Address, ...]:
         return tuple(o.address for o in step.operands)
     if isinstance(step, Matmul):
         sides = (step.x.address, step.y.address, step.out.address)
-        return (*sides, *(o.address for o in step.operands))
+        choice = () if step.choice is None else (step.choice.address,)
+        return (*sides, *(o.address for o in step.operands), *choice)
     if isinstance(step, Copy):
         return (step.source_side.address, step.destination.address)
     if isinstance(step, Gather):
@@ -372,6 +393,7 @@ def with_addresses(step: Step, new: tuple[Address, ...]) -> Step:
             y=changed(step.y, address=new[1]),
             out=changed(step.out, address=new[2]),
             operands=tuple([changed(o, address=a) for o, a in zip(step.operands, new[3:])]),
+            choice=step.choice and changed(step.choice, address=new[-1]),
         )
     if isinstance(step, Copy):
         return replace(

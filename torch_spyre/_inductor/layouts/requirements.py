@@ -87,7 +87,7 @@ def rows_are_readable(access: Access, op: Operation) -> bool:
 
 
 def _table_walk(op: Operation, layouts: Assignment) -> Walk | None:
-    """Of the table of a gather or a scatter, with the row index taken as a loop of its own."""
+    """Of the table of a gather, a scatter or a product; the row index is a loop of its own."""
     access = table_of(op)
     layout = layouts.get(access.buffer) or access.buffer.layout
     assert layout is not None
@@ -150,7 +150,7 @@ def needs(op: Operation, layouts: Assignment) -> list[Need]:
         elements = need.elements * (out.elems_per_stick() if spread else 1)
         result.append(replace(need, arrangement=wanted, elements=elements))
     for position, access in enumerate(op.inputs):
-        if position in moved or (op.kind == "gather" and position == 0):
+        if position in moved or (op.gather and access is table_of(op)):
             continue
         order = _layout_in(access, layouts).element_arrangement
         wanted = STANDARD if out_of_place else _order_wanted(op, layouts, order)
@@ -364,12 +364,17 @@ def _matmul_needs(op: Operation, layouts: Assignment, out: Walk | None, kept: in
              (n, [k, n], "matmul wants y with its sticks along N"))  # fmt: skip
     for position, (stick, along, why) in enumerate(wants):
         access = op.inputs[position]
-        found = walk_of(access, op, layouts)
+        is_table = bool(op.gather) and position == 1
+        found = _table_walk(op, layouts) if is_table else walk_of(access, op, layouts)
         missing = tuple(v for v in along if v is not None and v not in access.index.free_symbols)
         bad = found is None or found.stick != stick or (stick is not None and stick in found.outer)
         if bad or missing or (found is not None and found.spread & {k, n}):
             elements = points((*access.index.free_symbols, *missing), op.ranges)
+            if is_table:
+                elements = access.buffer.elements
             result.append(Need(position, stick, elements, why, include=missing))
+        elif is_table and _layout_in(access, layouts).element_arrangement == WIDENED:
+            result.append(Need(position, stick, access.buffer.elements, OTHER_ORDER))
     if out is None or out.stick != n or n in out.spread:
         result.append(Need(-1, n, kept, "matmul gives its result with sticks along N"))
     return result

@@ -33,6 +33,7 @@ from torch_spyre._inductor.operations.operation import (
     HoistedCopy,
     Operation,
     contiguous_strides,
+    table_of,
 )
 from torch_spyre._inductor.opspec.coordinates import Misaligned
 from torch_spyre._inductor.opspec.op_spec import OpSpec
@@ -117,7 +118,8 @@ class Copies:
         """
         why = f"its view does not fit the other operands ({problem})"
         plain = replace(op, inputs=list(op.inputs))
-        movable = [i for i, a in enumerate(op.inputs) if op.kind != "gather" and not _is_moments(a)]
+        table = table_of(op) if op.gather else None
+        movable = [i for i, a in enumerate(op.inputs) if a is not table and not _is_moments(a)]
         views = [i for i in movable if not _is_plain(op.inputs[i], op)]
         folded = [i for i in movable if i not in views and _is_folded(op.inputs[i], op)]
         for positions in (views, *([i] for i in folded)):
@@ -151,7 +153,7 @@ class Copies:
 
     def copy_of(self, access: Access, op: Operation, need: Need) -> Access:
         """The same elements in a buffer of their own, with the stick where it is needed."""
-        if op.kind == "gather":
+        if op.gather and access is table_of(op):
             return self._copy_of_table(access, op, need)
         return self._copy_of_view(access, op, need)
 

@@ -57,7 +57,7 @@ def as_wanted(op: Operation) -> Operation:
     The gradient of a weight: its layout is that of y in the forward product, which a plain product
     of the gradient and the input does not give."""
     wanted = op.output.buffer.wanted
-    if wanted is None or op.kind != "matmul" or len(op.kept) != 2 or len(op.inputs) != 2:
+    if wanted is None or op.kind != "matmul" or len(op.kept) != 2 or op.gather:
         return op
     m, n = op.kept
     if op.info["n"] != n or op.output.index.coeff(m) != wanted.stride_map[-1]:

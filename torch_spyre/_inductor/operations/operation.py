@@ -112,7 +112,7 @@ class Operation:
     info: dict[str, Any] = field(default_factory=dict)
     origin: Origin = Origin("", "", "")
     gather: dict[sympy.Symbol, Access] = field(default_factory=dict)
-    """Symbols that are read from a tensor: in the index of inputs[0], or of a scatter's output."""
+    """Symbols that are read from a tensor: in the index of what `table_of` gives."""
     reason: str = ""
     """Why the compiler added this operation; empty for what the program asked for."""
 
@@ -148,7 +148,9 @@ def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def table_of(op: Operation) -> Access:
-    """What a gather reads rows of, or a scatter writes rows of."""
+    """What a gather reads rows of, a scatter writes rows of, or a product chooses matrices of."""
+    if op.kind == "matmul":
+        return op.inputs[1]
     return op.output if op.kind == "scatter" else op.inputs[0]
 
 

@@ -87,13 +87,14 @@ class Splitter:
     def _reduce(self, body: Body, output: Access, info: dict[str, Any]) -> None:
         reduced = tuple(v for v in body.reduced if v in self.ranges)
         if isinstance(body.value, DotOp):
-            inputs = [self._emit(a) for a in body.value.args]
+            x, (y, gather) = self._emit(body.value.args[0]), self._second(body)
+            inputs = [x, y]
             n = body.variables[-1] if body.ranges[-1] != 1 else None
             info = {**info, "n": n}
             name = "batchmatmul"
             if body.value.args[0].dtype is torch.float8_e4m3fn:
                 name = "batchmatmulfp8"
-            self._add(name, "matmul", self.ranges, reduced, inputs, output, info)
+            self._add(name, "matmul", self.ranges, reduced, inputs, output, info, gather)
             return
         if ":" in body.reduction:  # with the dimension that the k places are along
             self._topk(body, output, info)
@@ -122,6 +123,20 @@ class Splitter:
             self._add("identity", "copy", self.kept, (), [access], output, info)
             return
         self._add(name, "reduction", self.ranges, reduced, [access], output, info)
+
+    def _second(self, body: Body) -> tuple[Access, dict[sympy.Symbol, Access]]:
+        """The second operand of a product, and by what rows choose among several of them."""
+        assert isinstance(body.value, DotOp)
+        x, y = body.value.args
+        chosen = isinstance(y, Load) and len(y.index.free_symbols & self.indirect.keys()) == 1
+        if not chosen or x.dtype is torch.float8_e4m3fn or body.ranges[-1] == 1:
+            return self._emit(y), {}
+        access, gather = self._read(y)
+        (rows,) = gather.values()
+        own = access.index.free_symbols - gather.keys()
+        if rows.index.free_symbols & own or not own.intersection(body.reduced):
+            return self._emit(y), {}
+        return access, gather
 
     def _topk(self, body: Body, output: Access, info: dict[str, Any]) -> None:
         name, dim = body.reduction.split(":")

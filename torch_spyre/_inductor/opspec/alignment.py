@@ -414,7 +414,7 @@ def _gathers(tensor: _Tensor, index: _Tensor) -> bool:
 
 def _order_matmul(work: _Work) -> None:
     """Batch dimensions first, then rows, columns, and the reduced dimension: all three exist."""
-    x, y, out = work.tensors
+    x, y, out = [t for t in work.tensors if not t.is_index]
     reduced = [s for s in work.space if s not in out.symbols()]
     if len(reduced) != 1 or x.stick_symbol != reduced[0] or reduced[0] not in y.plain_symbols():
         raise Misaligned(reduced, "matmul reduces the stick of x and one dimension of y")

@@ -163,7 +163,7 @@ def _tensor(
         order.append(op_stick)
         stick = op_stick
     scale = dict.fromkeys(order, 1)
-    if kind not in ("matmul", "topk"):
+    if kind not in ("matmul", "topk") or access.is_index:
         known = {*source.symbols, *order}
         others = [p.symbol for p in dims if p.symbol not in known]
         for symbol in (*source.symbols, *others):
@@ -190,7 +190,11 @@ def layout_classes(plan: OpPlan) -> dict[str, OpTensor]:
     classes: dict[str, OpTensor] = {}
     for tensor in plan.tensors:
         key: tuple[Any, ...] = (tensor.stick, frozenset(tensor.order), tensor.access.eps)
-        if plan.indices:
+        if plan.indices and plan.kind == "matmul" and tensor.access.is_index:
+            tensor.type = "KERNEL_IDX"
+            classes[tensor.type] = tensor
+            continue
+        if plan.indices and plan.kind != "matmul":
             key = (tensor.access.is_index,)
             tensor.type = "KERNEL_IDX" if tensor.access.is_index else "OUTPUT"
         elif key in found:

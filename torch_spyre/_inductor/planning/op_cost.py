@@ -103,7 +103,8 @@ class Pricer:
             for use in uses
         }
         self._cut: dict[tuple[int, ...], tuple[dict[Hashable, Dim], Work]] = {}
-        self._gathered = next((i for i, a in enumerate(accesses) if a.index_symbols), None)
+        gathered = next((i for i, a in enumerate(accesses) if a.index_symbols), None)
+        self._gathered = None if self._row.kind == "matmul" else gathered
 
     def price(self, slices: Slices, in_lx: Sequence[bool] = ()) -> Price:
         """The price for given numbers of slices."""

@@ -16,6 +16,7 @@ from torch_spyre.backend.errors import ProgramError
 from torch_spyre.backend.register_allocation import allocate_epilogue, allocate_registers
 from torch_spyre.backend.steps import (
     Address,
+    Choice,
     Copy,
     CopySide,
     Form,
@@ -112,6 +113,8 @@ def _encode(step: Step) -> tuple[Kind, list[int]]:
     if isinstance(step, Tile):
         return Kind.TILE, _encode_tile(allocate_registers(step))
     if isinstance(step, Matmul):
+        if step.choice is not None:
+            return Kind.CHOSEN_MATMUL, _encode_matmul(step) + _encode_choice(step.choice)
         return Kind.MATMUL, _encode_matmul(step)
     if isinstance(step, Copy):
         return Kind.COPY, _encode_copy(step)
@@ -176,6 +179,13 @@ def _encode_matmul(m: Matmul) -> list[int]:
     for o in m.operands:
         words += [o.format, int(o.form), *o.strides, *_encode_address(o.address)]
     return words + _encode_code(allocate_epilogue(m.name, m.epilogue))
+
+
+def _encode_choice(c: Choice) -> list[int]:
+    return [
+        c.count, c.stride, *c.strides, int(c.along_sticks), c.stick_stride,
+        *_encode_address(c.address), *c.first,
+    ]  # fmt: skip
 
 
 def _encode_copy(c: Copy) -> list[int]:
@@ -275,6 +285,7 @@ class _Reader:
         readers: dict[Kind, Callable[[], Item | Work]] = {
             Kind.TILE: self._tile,
             Kind.MATMUL: self._matmul,
+            Kind.CHOSEN_MATMUL: self._chosen_matmul,
             Kind.COPY: self._copy,
             Kind.GATHER: self._gather,
             Kind.SCATTER: lambda: replace(self._gather(), scatters=True),
@@ -363,6 +374,16 @@ class _Reader:
             self._name, self._cores, batch, extents, x, y, out, groups, operands, self._code(),
             self._time, large=large,
         )  # fmt: skip
+
+    def _chosen_matmul(self) -> Matmul:
+        step = self._matmul()
+        count, stride = self._list(2)
+        strides = self._list(step.batch + 1)
+        along, stick_stride = self._list(2)
+        address = self._address()
+        first = self._list(self._cores)
+        choice = Choice(count, stride, strides, bool(along), stick_stride, address, first)
+        return replace(step, choice=choice)
 
     def _epilogue_operand(self, dims: int) -> Operand:
         number, form = self._list(2)

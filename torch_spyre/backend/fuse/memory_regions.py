@@ -133,7 +133,8 @@ def regions(step: Tile | Matmul, loop_counts: tuple[int, ...]) -> list[Region]:
     if isinstance(step, Tile):
         return [operand_region(step, operand, loop_counts) for operand in step.operands]
     inputs = [access.region for access in _input_accesses(step, loop_counts)]
-    return inputs + [matmul_region(step, o, loop_counts) for o in step.epilogue_operands]
+    results = [matmul_region(step, o, loop_counts) for o in step.epilogue_operands]
+    return inputs + results + [access.region for access in _choice_access(step, loop_counts)]
 
 
 def _operand_uses(code: tuple[Instruction, ...]) -> list[tuple[int, bool]]:
@@ -244,7 +245,10 @@ def _input_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> list[Access]:
         (step.x, (*batch, rows, x_sticks)),
         (step.y, (*batch, depth, y_sticks)),
     ):
-        extents = [_walk(points, side.strides)] * step.cores
+        walked = _walk(points, side.strides)
+        if side is step.y and step.choice is not None:
+            walked += (step.choice.count - 1) * step.choice.stride
+        extents = [walked] * step.cores
         access = _access(_region(side.address, extents, loop_counts, 0), writes=False)
         used = depth if side is step.x else columns
         places = (*side.address.offsets, *side.address.loop_strides, *side.strides)
@@ -255,6 +259,19 @@ def _input_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> list[Access]:
     return result
 
 
+def _choice_access(step: Matmul, loop_counts: tuple[int, ...]) -> list[Access]:
+    """Of the numbers by which rows choose their y."""
+    choice = step.choice
+    if choice is None:
+        return []
+    *points, _columns, _depth = _largest(step.extents)
+    extent = _walk(tuple(points), choice.strides)
+    if choice.along_sticks:
+        extent += (max(choice.first) + points[-1]) // 32 * choice.stick_stride
+    region = _region(choice.address, [extent] * step.cores, loop_counts, 0)
+    return [_access(region, writes=False)]
+
+
 def _matmul_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> tuple[Access, ...]:
     result = _input_accesses(step, loop_counts)
     operands = step.epilogue_operands
@@ -262,7 +279,7 @@ def _matmul_accesses(step: Matmul, loop_counts: tuple[int, ...]) -> tuple[Access
     for number, writes in uses:
         region = matmul_region(step, operands[number], loop_counts)
         result.append(_access(region, writes, number))
-    return tuple(result)
+    return (*result, *_choice_access(step, loop_counts))
 
 
 def matmul_region(step: Matmul, operand: Operand, loop_counts: tuple[int, ...]) -> Region:

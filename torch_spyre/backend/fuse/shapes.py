@@ -207,7 +207,8 @@ def _parts(step: Tile | Matmul) -> tuple[Any, ...]:
     if isinstance(step, Matmul):
         sides = [(side.format, id(side.strides)) for side in (step.x, step.y, step.out)]
         large = map(id, (step.extents, step.groups, step.epilogue, step.starts))
-        return (Matmul, step.cores, step.batch, step.large, *large, *sides, *operands)
+        choice = None if step.choice is None else id(step.choice.strides)
+        return (Matmul, step.cores, step.batch, step.large, choice, *large, *sides, *operands)
     small = (step.cores, step.lanes, step.kept, step.stick_dim, step.reduces_lanes)
     code = map(id, (step.body, step.reductions, step.epilogue, step.further))
     large = map(id, (step.extents, step.tails, step.groups, step.starts))

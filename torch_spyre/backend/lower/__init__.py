@@ -54,10 +54,10 @@ def lower_sdsc(sdsc: Sdsc) -> Step:
 
 def _lower(sdsc: Sdsc) -> Step:
     row = sdsc.opfunc
-    if sdsc.index is not None:
-        return lower_gather(sdsc)
     if row.kind == "matmul":
         return lower_matmul(sdsc)
+    if sdsc.index is not None:
+        return lower_gather(sdsc)
     if row.kind == "topk":
         return lower_topk(sdsc)
     if row.name == "relayout":

@@ -1,17 +1,19 @@
 """Matrix products as matmul steps.
 
 In: an Sdsc of batchmatmul or batchmatmulfp8; its dimensions are mb (rows), in (K), out (N), and
-batches. Out: one Matmul. Masked indices of `in` and `out` do not take part; cores that divide `in`
-form groups whose partial sums are added.
+batches. Out: one Matmul. With an index tensor each row has a y of its own. Masked indices of `in`
+and `out` do not take part; cores that divide `in` form groups whose partial sums are added.
 """
 
 from __future__ import annotations
 
 import math
 
+from torch_spyre.backend.errors import BundleError
 from torch_spyre.backend.lower.tile import reduction_groups, tensor_address
+from torch_spyre.backend.read.rules import gathered_dim
 from torch_spyre.backend.read.sdsc import Sdsc, Tensor
-from torch_spyre.backend.steps import Matmul, MatmulSide
+from torch_spyre.backend.steps import Choice, Matmul, MatmulSide
 
 ROWS, DEPTH, COLUMNS = "mb", "in", "out"
 
@@ -45,7 +47,38 @@ def lower_matmul(sdsc: Sdsc) -> Matmul:
         groups=reduction_groups(sdsc),
         source=(sdsc.op,),
         starts=_starts(sdsc, out, batch),
-        large=_is_large(sdsc, y, batch),
+        large=sdsc.index is None and _is_large(sdsc, y, batch),
+        choice=None if sdsc.index is None else _choice(sdsc, y, batch),
+    )
+
+
+def _choice(sdsc: Sdsc, y: Tensor, batch: tuple[str, ...]) -> Choice:
+    """Rows choose their y by the numbers of the index tensor. Their sums do not depend on which
+    rows come together: none is made by pairs."""
+    assert sdsc.index is not None
+    index = sdsc.tensors[sdsc.index]
+    if gathered_dim(sdsc) != ROWS:
+        raise BundleError(
+            f"{sdsc.op}: found {y.name} chosen along {gathered_dim(sdsc) or 'no dimension'}, "
+            f"allowed: {ROWS}, the rows"
+        )
+    matrices, axes = sdsc.axes(y)[ROWS], sdsc.axes(index)
+    along = index.is_dense and index.stick == ROWS
+    strides = [axes[d].stride if d in axes else 0 for d in (*batch, ROWS)]
+    first, back = [], []
+    for core in range(sdsc.cores):
+        start = sdsc.slice(core, ROWS) * sdsc.slice_size(ROWS) if along else 0
+        sticks, rest = divmod(0 if index.is_local else start, index.per_stick)
+        first.append(0 if index.is_local else start)
+        back.append(-(sticks * axes[ROWS].stride + rest * index.format.bytes) if along else 0)
+    return Choice(
+        count=matrices.entries,
+        stride=matrices.stride,
+        strides=(*strides[:-1], 0 if along else strides[-1]),
+        along_sticks=along,
+        stick_stride=axes[ROWS].stride if along else 0,
+        address=tensor_address(sdsc, index, back),
+        first=tuple(first),
     )
 
 

@@ -53,7 +53,7 @@ def work_of(sdsc: Sdsc) -> Work:
     }
     numbers = (*sdsc.inputs, *(() if sdsc.index is None else (sdsc.index,)), sdsc.output)
     uses = [_use(sdsc, sdsc.tensors[n], n == sdsc.output) for n in numbers]
-    if sdsc.index is not None:
+    if sdsc.index is not None and row.kind != "matmul":
         gathered = len(uses) - 1 if sdsc.scatters else 0
         return work(row, sdsc.cores, dims, uses, gathered=gathered)
     if row.kind != "topk":

@@ -289,8 +289,9 @@ def _may_be_short(sdsc: Sdsc, tensor: Tensor, dim: str) -> bool:
     gathered axis as many as there are rows."""
     if sdsc.opfunc.kind == "topk" and tensor.number == sdsc.output:
         return True
-    if tensor.indirection == "value_tensor" and sdsc.index is not None:
-        return dim == gathered_dim(sdsc)
+    is_table = tensor.indirection == "value_tensor" and sdsc.index is not None
+    if is_table and dim == gathered_dim(sdsc):
+        return True
     return sdsc.size(dim) + tensor.gap(dim) >= sdsc.valid(dim)
 
 
@@ -351,12 +352,12 @@ def _check_operation(file: SdscFile) -> None:
                 f"{out.scale(dim)} for {dim}, so that {sdsc.size(dim)} results go to one place",
                 f"1 in every dimension of an output of {sdsc.op}",
             )
-    if sdsc.index is not None and row.name != "identity":
+    if sdsc.index is not None and row.name not in ("identity", "batchmatmul"):
         refuse(
             file.file,
             f"dscs_[0].{sdsc.op}.computeOp_[0].indirectAccessIndexLabeledDs",
             f"an indirect {sdsc.op}",
-            "identity, which copies the rows that are chosen",
+            "identity, which copies the rows that are chosen, or batchmatmul",
         )
     if row.kind in ("pointwise", "cast", "topk") or row.name == "relayout":
         for dim, *_ in sdsc.masks:
@@ -533,10 +534,12 @@ def _check_starts(file: SdscFile, tensor: Tensor, address: Address) -> None:
 
 def gathered_dim(sdsc: Sdsc) -> str:
     """The dimension whose axis in the value tensor is chosen by the index: the last dimension of
-    the index tensor that the value tensor walks over. A scatter's value tensor is its output."""
+    the index tensor that the value tensor walks over. A scatter's value tensor is its output, a
+    product's its second input."""
     assert sdsc.index is not None
     index = sdsc.tensors[sdsc.index]
-    value = sdsc.tensors[sdsc.output if sdsc.scatters else sdsc.inputs[0]]
+    table = sdsc.inputs[1 if sdsc.opfunc.kind == "matmul" else 0]
+    value = sdsc.tensors[sdsc.output if sdsc.scatters else table]
     own = [d for d in sdsc.dims if index.scale(d) == 1]
     found = [d for d in own if value.scale(d) == 1]
     return found[-1] if found else ""

@@ -61,6 +61,7 @@ RULES: tuple[tuple[str, tuple[type, ...], Callable[[Any, Scope], Found]], ...] =
     ("sides of a copy", (Copy,), movement.copied),
     ("view of a copy", (Copy,), movement.views),
     ("rows of a gather", (Gather,), movement.rows),
+    ("matrices of a product", (Matmul,), movement.matrices),
     ("topk", (Topk,), movement.chosen),
     ("transfers", (Ring,), movement.transfers),
     ("bytes of an operand", _ALL, places.room),

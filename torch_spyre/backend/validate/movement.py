@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_spyre.backend.formats import ARRANGEMENTS, FORMAT_OF_NUMBER
-from torch_spyre.backend.steps import Copy, Gather, Ring, Topk, addresses
+from torch_spyre.backend.steps import Copy, Gather, Matmul, Ring, Topk, addresses
 from torch_spyre.backend.validate.places import Found, Scope
 
 
@@ -38,6 +38,18 @@ def rows(step: Gather, scope: Scope) -> Found:
         yield f"{step.rows} rows, first index {min(step.first_index)}", "1 or more, 0 or more"
     if step.stick_dim >= 0 and step.index.strides[step.stick_dim]:
         yield f"stride {step.index.strides[step.stick_dim]} of indices", "0 along the stick"
+
+
+def matrices(step: Matmul, scope: Scope) -> Found:
+    choice = step.choice
+    if choice is None:
+        return
+    if choice.count < 1 or min(choice.first) < 0:
+        yield f"{choice.count} matrices, first row {min(choice.first)}", "1 or more, 0 or more"
+    if len(choice.strides) != step.batch + 1:
+        yield f"{len(choice.strides)} strides of numbers", f"{step.batch + 1}"
+    if choice.along_sticks and choice.strides[-1]:
+        yield f"stride {choice.strides[-1]} of numbers", "0 along the stick"
 
 
 def chosen(step: Topk, scope: Scope) -> Found:

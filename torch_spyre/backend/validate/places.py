@@ -76,6 +76,8 @@ def entry_per_core(step: Step, scope: Scope) -> Found:
         lists += [step.source_side.views, step.destination.views]
     if isinstance(step, Gather):
         lists.append(step.first_index)
+    if isinstance(step, Matmul) and step.choice is not None:
+        lists.append(step.choice.first)
     wrong = [len(part) for part in lists if len(part) != step.cores]
     if wrong:
         yield f"{wrong[0]} entries", f"{step.cores}, one for each core"
@@ -122,6 +124,8 @@ def sticks(step: Step, scope: Scope) -> Found:
     """Indices alone may begin inside of a stick."""
     for number, address in enumerate(addresses(step)):
         if isinstance(step, Gather) and number == 1:
+            continue
+        if isinstance(step, Matmul) and step.choice is not None and address is step.choice.address:
             continue
         wrong = [o for o in (*address.offsets, *address.loop_strides) if o % BYTES_IN_STICK]
         if wrong:

@@ -259,7 +259,7 @@ def _span(work: _Work, access: Access, cut: dict[sympy.Symbol, int]) -> int:
 def _matmul_slices(work: _Work) -> dict[sympy.Symbol, int] | None:
     """What the documented model wants, for products that it knows: one dimension of rows, one of
     columns, one of depth, and at most one of batches."""
-    if kind_of(work.op) != "matmul":
+    if kind_of(work.op) != "matmul" or len(work.accesses) != 3:  # with chosen matrices
         return None
     x, y, out = work.accesses
     space = {s: size for s, (size, _) in work.op.iteration_space.items() if size > 1}

@@ -613,7 +613,12 @@ class Matmul {
 
 void run_matmul(const MatmulStep& step, const StepHead& head, const RunContext& context,
                 Simd simd) {
-  Matmul(step, head, context, simd).run();
+  if (step.choice) {
+    const MatmulStep made = with_products(step, head, context);
+    Matmul(made, head, context, simd).run();
+  } else {
+    Matmul(step, head, context, simd).run();
+  }
 }
 
 void run_matmul(const MatmulStep& step, const StepHead& head, const RunContext& context) {

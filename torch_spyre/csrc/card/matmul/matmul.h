@@ -1,9 +1,11 @@
 // Matrix products of a device program (step kind 2): out = x @ y with batches, accumulated in
 // float32.
 //
-// In: the words of the step, see docs/formats/program.md. Parsing groups the cores' slices by what
-// they share: slices that use the same y form one product of all their rows, so y is unpacked once
-// whatever the number of cores or batches.
+// In: the words of the step, see docs/formats/program.md. Rows may choose their y by a tensor of
+// numbers (step kind 11, mixtures of experts): what they share is then found at each run.
+//
+// Parsing groups the cores' slices by what they share: slices that use the same y form one product
+// of all their rows, so y is unpacked once whatever the number of cores or batches.
 //
 // Every element of out is one sum over k in rising order, each term added by a fused multiply-add,
 // or two at a time (matmul/winograd_pairs.h) if the context asks for it and the product is large.
@@ -13,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "numerics/convert.h"
@@ -59,6 +62,22 @@ struct MatmulStep {
     int64_t columns = 0;         // valid ones; whole sticks are stored
   };
 
+  // Which y a row has: numbers of equal matrices, read when the step runs.
+  struct Choice {
+    int64_t count = 0;             // of matrices
+    int64_t stride = 0;            // bytes from one to the next
+    std::vector<int64_t> strides;  // of the numbers: batch, rows
+    bool along_sticks = false;     // numbers of neighbouring rows are neighbours in a stick
+    int64_t stick_stride = 0;
+    OperandAddress address;
+    std::vector<int64_t> first;  // by core, the number of its first row
+  };
+  // What cores compute, from which `products` are made.
+  struct Extents {
+    std::vector<int64_t> batch;
+    int64_t rows, columns, depth;
+  };
+
   bool large = false;  // the whole product, however cores divide it
   MatmulOperand x, y;
   std::vector<MatmulOperand> results;  // out, then the other operands of the epilogue
@@ -70,12 +89,20 @@ struct MatmulStep {
   std::vector<TileInstruction> shared_loads;  // that give the same in all rows of an entry
   std::vector<TileInstruction> instructions;  // all others
   std::shared_ptr<const TileCode> code;       // those as machine code, or nothing
+  std::optional<Choice> choice;               // then there are no products yet
+  std::vector<Extents> extents;               // by core
+  std::vector<std::vector<int>> groups;       // of cores that divide k
 
   const MatmulOperand& out() const { return results[0]; }
   bool has_epilogue() const { return !instructions.empty() || !shared_loads.empty(); }
 };
 
 MatmulStep parse_matmul(WordReader& reader, const StepHead& head);
+MatmulStep::Choice read_choice(WordReader& reader, const StepHead& head, size_t batch_dims);
+// One whose rows choose their y (step kind 11).
+MatmulStep parse_chosen_matmul(WordReader& reader, const StepHead& head);
+// The step with the products that the numbers in memory say: rows of one matrix are one product.
+MatmulStep with_products(const MatmulStep& step, const StepHead& head, const RunContext& context);
 void run_matmul(const MatmulStep& step, const StepHead& head, const RunContext& context);
 // With a given form of SIMD; for tests.
 void run_matmul(const MatmulStep& step, const StepHead& head, const RunContext& context, Simd simd);

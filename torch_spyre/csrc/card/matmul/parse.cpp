@@ -1,6 +1,8 @@
 // Reading the words of a matrix product, and collecting what its cores share.
 #include <algorithm>
+#include <cstring>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 
@@ -40,11 +42,7 @@ Place place_on(const MatmulOperand& operand, int core, int64_t batch_offset) {
   return {0, offsets[core] - offsets[0] + batch_offset};
 }
 
-// Extents of one core.
-struct Extents {
-  std::vector<int64_t> batch;
-  int64_t rows, columns, depth;
-};
+using Extents = MatmulStep::Extents;
 
 // Calls visit(index) for all indices below `sizes`, the last dimension fastest.
 template <class Visit>
@@ -71,21 +69,33 @@ class Collector {
   explicit Collector(MatmulStep& step) : step_(step) {}
 
   // `parts` are the cores that divide k.
-  void add(const std::vector<int>& parts, const std::vector<Extents>& extents) {
-    const Extents& first = extents[parts[0]];
+  void add(const std::vector<int>& parts) {
+    add(parts, [&](const std::vector<int64_t>& index, auto&& put) {
+      put(index, 0, step_.extents[parts[0]].rows, 0);
+    });
+  }
+
+  // As many pieces of rows as `pieces(index, put)` puts: put(index, first, count, offset of y).
+  template <class Pieces>
+  void add(const std::vector<int>& parts, Pieces&& pieces) {
+    const Extents& first = step_.extents[parts[0]];
     if (first.rows == 0 || first.columns == 0) return;
     std::vector<int64_t> depths;
-    for (int core : parts) depths.push_back(extents[core].depth);
-    for_each_batch(first.batch, [&](const std::vector<int64_t>& index) {
-      Rows rows = {{}, first.rows};
+    for (int core : parts) depths.push_back(step_.extents[core].depth);
+    const auto put = [&](const std::vector<int64_t>& index, int64_t row, int64_t count,
+                         int64_t offset) {
+      const auto at = [&](const MatmulOperand& operand) {
+        return batch_offset(operand, index) + row * operand.row_stride;
+      };
+      Rows rows = {{}, count};
       std::vector<Place> y;
       for (int core : parts) {
-        rows.x.push_back(place_on(step_.x, core, batch_offset(step_.x, index)));
-        y.push_back(place_on(step_.y, core, batch_offset(step_.y, index)));
+        rows.x.push_back(place_on(step_.x, core, at(step_.x)));
+        y.push_back(place_on(step_.y, core, batch_offset(step_.y, index) + offset));
       }
       std::vector<Place> results;
       for (const MatmulOperand& operand : step_.results) {
-        results.push_back(place_on(operand, parts[0], batch_offset(operand, index)));
+        results.push_back(place_on(operand, parts[0], at(operand)));
       }
       const auto [entry, is_new] =
           by_y_.try_emplace({y, first.columns, depths}, step_.products.size());
@@ -94,7 +104,8 @@ class Collector {
         lists_.push_back({{}, depths});
       }
       append(step_.products[entry->second], lists_[entry->second], rows, results);
-    });
+    };
+    for_each_batch(first.batch, [&](const std::vector<int64_t>& index) { pieces(index, put); });
   }
 
   // Gives the products their row lists, equal ones once, in the order in which they lie in memory:
@@ -236,9 +247,7 @@ std::vector<std::vector<int>> read_groups(WordReader& reader, const StepHead& he
   return groups;
 }
 
-}  // namespace
-
-MatmulStep parse_matmul(WordReader& reader, const StepHead& head) {
+MatmulStep parse_without_products(WordReader& reader, const StepHead& head) {
   constexpr int64_t kMostDims = 64;
   MatmulStep step;
   const DataFormat x = reader.format(), y = reader.format(), out = reader.format();
@@ -250,7 +259,7 @@ MatmulStep parse_matmul(WordReader& reader, const StepHead& head) {
   }
   step.large = reader.next(0, 1, "large") != 0;
   const int64_t batch_dims = reader.next(0, kMostDims, "the number of batch dimensions");
-  std::vector<Extents> extents;
+  std::vector<Extents>& extents = step.extents;
   for (int core = 0; core < head.cores; ++core) {
     std::vector<int64_t> all = reader.list(batch_dims + 3);
     for (int64_t extent : all) {
@@ -267,11 +276,10 @@ MatmulStep parse_matmul(WordReader& reader, const StepHead& head) {
   step.epilogue.walks.resize(1);
   step.epilogue.walks[0].kept.resize(1);
   add_result(step, head, parse_operand(reader, head, out, batch_dims), OperandForm::VECTOR);
-  const std::vector<std::vector<int>> groups = read_groups(reader, head);
+  step.groups = read_groups(reader, head);
   parse_results(reader, head, step, batch_dims);
   parse_epilogue(reader, step);
-  Collector collector(step);
-  for (const std::vector<int>& group : groups) {
+  for (const std::vector<int>& group : step.groups) {
     for (int core : group) {
       const Extents &is = extents[core], &first = extents[group[0]];
       if (is.batch != first.batch || is.rows != first.rows || is.columns != first.columns) {
@@ -279,10 +287,92 @@ MatmulStep parse_matmul(WordReader& reader, const StepHead& head) {
                     std::to_string(group[0]) + ", but has other extents");
       }
     }
-    collector.add(group, extents);
   }
+  return step;
+}
+
+// Numbers of the matrices of a core's rows, at one place in the batch.
+class ChosenRows {
+ public:
+  ChosenRows(const MatmulStep::Choice& choice, const StepHead& head, const RunContext& context,
+             int core)
+      : choice_(choice),
+        head_(head),
+        first_(choice.first[core]),
+        data_(resolve(choice.address, core, context)) {}
+
+  int64_t operator()(const std::vector<int64_t>& index, int64_t row) const {
+    constexpr int64_t kPerStick = 32;
+    const int64_t n = choice_.along_sticks ? first_ + row : 0;
+    int64_t at = n / kPerStick * choice_.stick_stride + n % kPerStick * 4;
+    for (size_t d = 0; d < index.size(); ++d) at += index[d] * choice_.strides[d];
+    at += row * choice_.strides.back();
+    int32_t number;
+    std::memcpy(&number, data_ + at, sizeof(number));
+    if (number < -choice_.count || number >= choice_.count) {
+      throw std::runtime_error("step '" + head_.name + "': index " + std::to_string(number) +
+                               " is out of bounds for dimension with size " +
+                               std::to_string(choice_.count));
+    }
+    return number < 0 ? number + choice_.count : number;
+  }
+
+ private:
+  const MatmulStep::Choice& choice_;
+  const StepHead& head_;
+  const int64_t first_;
+  const std::byte* data_;
+};
+
+}  // namespace
+
+MatmulStep parse_matmul(WordReader& reader, const StepHead& head) {
+  MatmulStep step = parse_without_products(reader, head);
+  Collector collector(step);
+  for (const std::vector<int>& group : step.groups) collector.add(group);
   collector.finish();
   return step;
+}
+
+MatmulStep::Choice read_choice(WordReader& reader, const StepHead& head, size_t batch_dims) {
+  MatmulStep::Choice choice;
+  choice.count = reader.next(1, INT32_MAX, "the number of matrices");
+  choice.stride = reader.next();
+  choice.strides = reader.list(batch_dims + 1);
+  choice.along_sticks = reader.next(0, 1, "whether numbers are neighbours in sticks") != 0;
+  choice.stick_stride = reader.next();
+  choice.address = parse_address(reader, head);
+  choice.first = reader.list(head.cores);
+  for (int64_t first : choice.first) {
+    if (first < 0) reader.fail("the first number of a core is " + std::to_string(first));
+  }
+  return choice;
+}
+
+MatmulStep parse_chosen_matmul(WordReader& reader, const StepHead& head) {
+  MatmulStep step = parse_without_products(reader, head);
+  step.choice = read_choice(reader, head, step.y.batch_strides.size());
+  return step;
+}
+
+MatmulStep with_products(const MatmulStep& step, const StepHead& head, const RunContext& context) {
+  MatmulStep made = step;
+  Collector collector(made);
+  for (const std::vector<int>& group : step.groups) {
+    const ChosenRows chosen(*step.choice, head, context, group[0]);
+    const int64_t rows = step.extents[group[0]].rows;
+    collector.add(group, [&](const std::vector<int64_t>& index, auto&& put) {
+      for (int64_t row = 0; row < rows;) {
+        const int64_t number = chosen(index, row);
+        int64_t end = row + 1;
+        while (end < rows && chosen(index, end) == number) ++end;
+        put(index, row, end - row, number * step.choice->stride);
+        row = end;
+      }
+    });
+  }
+  collector.finish();
+  return made;
 }
 
 }  // namespace spyre::card

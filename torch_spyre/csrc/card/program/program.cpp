@@ -153,7 +153,7 @@ class Parser {
   StepHead parse_head(WordReader& reader) const {
     StepHead head;
     head.kind = reader.next();
-    if (head.kind < TILE || head.kind > RING) {
+    if (head.kind < TILE || head.kind > CHOSEN_MATMUL) {
       reader.fail("its kind is " + std::to_string(head.kind) + ", this card knows 1 to 10");
     }
     reader.next();  // its length
@@ -177,6 +177,9 @@ class Parser {
         break;
       case MATMUL:
         step.what = parse_matmul(reader, step.head);
+        break;
+      case CHOSEN_MATMUL:
+        step.what = parse_chosen_matmul(reader, step.head);
         break;
       case COPY_STEP:
         step.what = parse_copy(reader, step.head);
@@ -228,6 +231,7 @@ void run_step(const ProgramStep& step, const RunContext& context) {
     case TILE:
       return run_tile(std::get<TileStep>(step.what), step.head, context);
     case MATMUL:
+    case CHOSEN_MATMUL:
       return run_matmul(std::get<MatmulStep>(step.what), step.head, context);
     case COPY_STEP:
       return run_copy(std::get<CopyStep>(step.what), step.head, context);
@@ -310,6 +314,7 @@ const char* step_kind_name(int64_t kind) {
     case TILE:
       return "tile";
     case MATMUL:
+    case CHOSEN_MATMUL:
       return "matmul";
     case COPY_STEP:
       return "copy";

@@ -150,6 +150,12 @@ ShadowMatmul read_matmul(WordReader& reader, const StepHead& head) {
   return step;
 }
 
+ShadowMatmul read_chosen_matmul(WordReader& reader, const StepHead& head) {
+  ShadowMatmul step = read_matmul(reader, head);
+  step.choice = read_choice(reader, head, step.batch);
+  return step;
+}
+
 ShadowCopy::Side read_side(WordReader& reader, const StepHead& head) {
   ShadowCopy::Side side;
   Placement placement;
@@ -210,6 +216,9 @@ std::shared_ptr<const ShadowProgram> parse_shadow(std::span<const std::byte> pro
       case MATMUL:
         step.what = read_matmul(reader, step.head);
         break;
+      case CHOSEN_MATMUL:
+        step.what = read_chosen_matmul(reader, step.head);
+        break;
       case COPY_STEP:
         step.what = read_copy(reader, step.head);
         break;
@@ -226,6 +235,7 @@ std::shared_ptr<const ShadowProgram> parse_shadow(std::span<const std::byte> pro
         step.what = parse_topk(reader, step.head);
     }
     result->is_decided &= !std::holds_alternative<GatherStep>(step.what);
+    result->is_decided &= step.head.kind != CHOSEN_MATMUL;
     for (const OperandAddress* address : addresses_of(step)) {
       result->is_decided &= address->space != Space::DEVICE;
     }
@@ -241,6 +251,7 @@ std::vector<const OperandAddress*> addresses_of(const ShadowStep& step) {
   } else if (const auto* matmul = std::get_if<ShadowMatmul>(&step.what)) {
     found = {&matmul->x.address, &matmul->y.address};
     for (const TileOperand& operand : matmul->results) found.push_back(&operand.address);
+    if (matmul->choice) found.push_back(&matmul->choice->address);
   } else if (const auto* copy = std::get_if<ShadowCopy>(&step.what)) {
     found = {&copy->source.address, &copy->destination.address};
   } else if (const auto* gather = std::get_if<GatherStep>(&step.what)) {

@@ -9,11 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "matmul/matmul.h"
 #include "memory/address_map.h"
 #include "program/copy_step.h"
 #include "program/gather.h"
@@ -72,6 +74,7 @@ struct ShadowMatmul {
   std::vector<TileOperand> results;  // out, then what the epilogue uses; strides as those of a side
   std::vector<std::vector<int>> teams;
   std::vector<ShadowInstruction> epilogue;
+  std::optional<MatmulStep::Choice> choice;  // of y by rows; its address comes last
 
   const int64_t* extents_of(int core) const { return extents.data() + core * (batch + 3); }
 };

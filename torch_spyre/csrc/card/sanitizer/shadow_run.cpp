@@ -299,7 +299,10 @@ void ShadowRun::execute(const Code& code, std::span<const TileOperand> operands,
                         const int64_t* offsets, int64_t group, int lanes, Register* registers,
                         const Register* results) {
   // Operands of a product's epilogue are numbered after x and y.
-  const int first = static_cast<int>(addresses_.size() - operands.size());
+  // What rows of a product choose their y by comes after its operands.
+  const auto* matmul = std::get_if<ShadowMatmul>(&step_.what);
+  const int after = matmul != nullptr && matmul->choice ? 1 : 0;
+  const int first = static_cast<int>(addresses_.size() - operands.size()) - after;
   for (const ShadowInstruction& in : code) {
     switch (in.opcode) {
       case LOAD: {

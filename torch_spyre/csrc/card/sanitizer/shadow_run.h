@@ -51,6 +51,8 @@ class ShadowRun {
   void add_up(const ShadowTile& step, const Register& value, const Bits& needed, int core,
               Total& total);
   void run_matmul(const ShadowMatmul& step);
+  int64_t chosen_matrix(const ShadowMatmul& step, int core, const Counter& batch, int64_t row,
+                        uint64_t& tag);
   void run_product(const ShadowMatmul& step, const std::vector<int>& team);
   Register row_of_x(const ShadowMatmul& step, int core, int64_t offset, int64_t depth);
   std::vector<Register> columns_of_y(const ShadowMatmul& step, int core, int64_t offset,

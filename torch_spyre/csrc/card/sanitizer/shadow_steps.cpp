@@ -93,6 +93,40 @@ std::vector<ShadowRun::Register> ShadowRun::columns_of_y(const ShadowMatmul& ste
   return result;
 }
 
+// Bytes to the matrix of a row. Which one it is depends on data that the reference does not have:
+// the first one stands for all of them.
+int64_t ShadowRun::chosen_matrix(const ShadowMatmul& step, int core, const Counter& batch,
+                                 int64_t row, uint64_t& tag) {
+  constexpr int64_t kIndicesPerStick = 32;
+  const MatmulStep::Choice& choice = *step.choice;
+  const int index = kOut + static_cast<int>(step.results.size());
+  const int64_t along = choice.along_sticks ? choice.first[core] + row : 0;
+  const int64_t element = batch.dot(choice.strides) + row * choice.strides.back() +
+                          along / kIndicesPerStick * choice.stick_stride +
+                          along % kIndicesPerStick * 4;
+  const Where& place = where(index, core);
+  const int64_t at = place.base + element;
+  const int64_t stick = at / kStickBytes * kStickBytes - place.base;
+  const int byte = static_cast<int>(at % kStickBytes);
+  Bits data;
+  const bool is_there = read_stick(index, core, stick, data, tag);
+  tag = mix(tag, byte);
+  if (!is_there || flow_ == Flow::REFERENCE) return 0;
+  if (!data.covers(Bits::range(byte, 4))) {
+    report("reads padding as data: an index that nobody wrote", index, core, stick,
+           "byte " + std::to_string(byte) + " of the stick");
+    return 0;
+  }
+  Sanitizer& sanitizer = launch_.sanitizer_;
+  const std::byte* memory = addresses_[index]->space == Space::LX
+                                ? sanitizer.lx()[core] + at
+                                : sanitizer.memory().host(sanitizer.address_of(at));
+  int32_t number;
+  std::memcpy(&number, memory, sizeof(number));
+  if (number < -choice.count || number >= choice.count) return 0;  // the step itself refuses it
+  return (number < 0 ? number + choice.count : number) * choice.stride;
+}
+
 void ShadowRun::run_product(const ShadowMatmul& step, const std::vector<int>& team) {
   constexpr int kRegisters = 32;
   const int leader = team[0];
@@ -125,26 +159,36 @@ void ShadowRun::run_product(const ShadowMatmul& step, const std::vector<int>& te
   std::vector<Register> registers(kRegisters);
   std::vector<Register> sums(rows * sticks);
   std::map<int64_t, std::vector<Register>> known;  // columns of y by where they begin
+  const auto columns_at = [&](int core, int64_t at) -> const std::vector<Register>& {
+    const int64_t key = where(kY, core).base + at;
+    auto entry = known.find(key);
+    if (entry == known.end()) {
+      const int64_t depth = step.extents_of(core)[step.batch + 2];
+      entry = known.emplace(key, columns_of_y(step, core, at, columns, depth, out_lanes)).first;
+    }
+    return entry->second;
+  };
   Counter batch(extents, step.batch);
   for (int64_t b = 0; b < batch.count(); b++, batch.next()) {
     for (Register& sum : sums) sum = Register{};
     for (int core : team) {
       const int64_t depth = step.extents_of(core)[step.batch + 2];
       const int64_t y_at = batch.dot(step.y.strides);
-      const int64_t key = where(kY, core).base + y_at;
-      auto entry = known.find(key);
-      if (entry == known.end() || team.size() > 1) {
-        entry =
-            known.insert_or_assign(key, columns_of_y(step, core, y_at, columns, depth, out_lanes))
-                .first;
-      }
+      if (team.size() > 1) known.clear();
+      const std::vector<Register>& first = columns_at(core, y_at);
       for (int64_t m = 0; m < rows; m++) {
         const int64_t x_at = batch.dot(step.x.strides) + m * step.x.strides[step.batch];
-        const Register row = row_of_x(step, core, x_at, depth);
+        Register row = row_of_x(step, core, x_at, depth);
+        const std::vector<Register>* used = &first;
+        if (step.choice) {
+          uint64_t tag = 0;
+          used = &columns_at(core, y_at + chosen_matrix(step, core, batch, m, tag));
+          row.tag = mix(row.tag, tag);
+        }
         for (int64_t n = 0; n < sticks; n++) {
-          const Register& column = entry->second[n];
+          const Register& column = (*used)[n];
           Register& sum = sums[m * sticks + n];
-          sum.tag += mix(row.tag, column.tag);
+          sum.tag += mix(row.tag, first[n].tag);
           sum.data = sum.data & column.data;
           if (sum.operand < 0 && column.operand >= 0) {
             sum.operand = column.operand;

@@ -72,7 +72,8 @@ enum StepKind : int64_t {
   LOOP_END,
   SCATTER,
   WORK,
-  RING
+  RING,
+  CHOSEN_MATMUL
 };
 
 // The words that every step begins with.
