@@ -1,0 +1,65 @@
+"""A loaded model's weights, to the card.
+
+Weights of products get the layout that products want (sticks along the outputs), tables of
+embeddings keep their rows. What pools hidden states stays on the host, with vLLM's own code.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    VocabParallelEmbedding,
+)
+
+from torch_spyre.device.module_to import linear_weight_layout
+
+
+def move_to_card(model: nn.Module, device: torch.device) -> None:
+    """Moves parameters and buffers, one after the other, so that none is held twice for long."""
+    untie(model)
+    products = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, (LinearBase, ParallelLMHead, nn.Linear)) and module.weight.dim() == 2
+    }
+    pooler = getattr(model, "pooler", None)
+    on_host = set()
+    if isinstance(pooler, nn.Module):
+        on_host = {id(t) for t in (*pooler.parameters(), *pooler.buffers())}
+    moved: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None or id(tensor) in on_host:
+                    continue
+                if id(tensor) not in moved:
+                    moved[id(tensor)] = _to(tensor, device, id(tensor) in products)
+                tensors[name] = moved[id(tensor)]
+
+
+def untie(model: nn.Module) -> None:
+    """Gives a product with the table of embeddings a copy of its own: one layout for both would
+    be turned in every step."""
+    tables = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead)
+    }
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead) and id(module.weight) in tables:
+            module.weight = nn.Parameter(module.weight.data.clone(), requires_grad=False)
+
+
+def _to(tensor: torch.Tensor, device: torch.device, product: bool) -> torch.Tensor:
+    data = tensor.data
+    if product:
+        layout = linear_weight_layout(data, data.dtype)
+        on_card = data.to(device, device_layout=layout)  # type: ignore[call-overload]
+    else:
+        on_card = data.to(device)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(on_card, requires_grad=False)
+    return on_card
