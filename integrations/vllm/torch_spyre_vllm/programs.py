@@ -44,7 +44,9 @@ class Programs:
         self._device = device
         self._compiled = compiled
         self._steps: dict[Any, Callable[..., torch.Tensor]] = {}
-        self._head = getattr(model, "compute_logits", None)
+        # A decoder that pools has the method without the weights.
+        pools = config.model_config.runner_type == "pooling"
+        self._head = None if pools else model.compute_logits
         # Layers find themselves and the part in vLLM's context; this one serves all programs.
         layers = config.compilation_config.static_forward_context
         self._context = ForwardContext(no_compile_layers=layers, attn_metadata={}, slot_mapping={})

@@ -56,7 +56,7 @@ class SpyreModelRunner(CPUModelRunner):
             self.card,
             compiled=not self.model_config.enforce_eager,
         )
-        if hasattr(self.model, "compute_logits"):
+        if not self.is_pooling_model:
             self.model.compute_logits = self.programs.logits
 
     def initialize_kv_cache_tensors(

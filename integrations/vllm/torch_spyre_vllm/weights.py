@@ -6,8 +6,13 @@ embeddings keep their rows. What pools hidden states stays on the host, with vLL
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import FunctionType, MethodType
+from typing import Any
+
 import torch
 from torch import nn
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
@@ -25,10 +30,11 @@ def move_to_card(model: nn.Module, device: torch.device) -> None:
         for module in model.modules()
         if isinstance(module, (LinearBase, ParallelLMHead, nn.Linear)) and module.weight.dim() == 2
     }
-    pooler = getattr(model, "pooler", None)
-    on_host = set()
-    if isinstance(pooler, nn.Module):
-        on_host = {id(t) for t in (*pooler.parameters(), *pooler.buffers())}
+    on_host = {
+        id(tensor)
+        for module in used_by(getattr(model, "pooler", None), set())
+        for tensor in (*module.parameters(), *module.buffers())
+    }
     moved: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -38,6 +44,30 @@ def move_to_card(model: nn.Module, device: torch.device) -> None:
                 if id(tensor) not in moved:
                     moved[id(tensor)] = _to(tensor, device, id(tensor) in products)
                 tensors[name] = moved[id(tensor)]
+
+
+def used_by(pooler: Any, met: set[int]) -> Iterator[nn.Module]:
+    """The modules that pooling calls. Some it only has in functions, so that they are registered
+    at one place; the model itself, which may be in there, too, is none of them."""
+    if id(pooler) in met:
+        return
+    met.add(id(pooler))
+    held: list[Any] = []
+    if isinstance(pooler, nn.Module):
+        if any(isinstance(module, AttentionLayerBase) for module in pooler.modules()):
+            return
+        yield pooler
+        held = [*vars(pooler).values(), *pooler.children()]
+    elif isinstance(pooler, FunctionType):
+        held = [cell.cell_contents for cell in pooler.__closure__ or ()]
+    elif isinstance(pooler, MethodType):
+        held = [pooler.__self__]
+    elif isinstance(pooler, (list, tuple)):
+        held = list(pooler)
+    elif isinstance(pooler, dict):
+        held = list(pooler.values())
+    for value in held:
+        yield from used_by(value, met)
 
 
 def untie(model: nn.Module) -> None:
