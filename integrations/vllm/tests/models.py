@@ -49,14 +49,14 @@ def make_tokenizer(folder: Path, *, pairs: bool = False) -> None:
 
 
 def make_llama(
-    folder: Path, *, layers: int = 2, heads: int = 4, size: int = 64, window: int = 0
+    folder: Path, *, heads: int = 4, size: int = 64, tied: bool = False
 ) -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=heads * size, intermediate_size=384,
-        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=2,
+        num_hidden_layers=2, num_attention_heads=heads, num_key_value_heads=2,
         max_position_embeddings=512, initializer_range=0.1, dtype="float16",
-        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=tied,
     )  # fmt: skip
     model = LlamaForCausalLM(config).half()
     model.save_pretrained(folder)

@@ -8,9 +8,12 @@ import agreement
 import models
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from vllm import LLM, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
+FEW = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 SIZES = {"spyre": {"batches": [4], "chunks": [64, 128], "pages": [8]}}
 
 
@@ -66,8 +69,20 @@ def test_without_compiling_the_tokens_are_the_same(llama):
     folder, cpu = llama
     llm = start(folder, enforce_eager=True)
     text = prompts(70)[0]
-    (output,) = generate(llm, [text], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
+    (output,) = generate(llm, [text], FEW)
     agreement.check(cpu, text, list(output.token_ids))
+
+
+@pytest.mark.parametrize("saved", ["model.embed_tokens.weight", "lm_head.weight"])
+@pytest.mark.usefixtures("engine")
+def test_a_table_for_embeddings_and_product_may_be_saved_as_either(tmp_path: Path, saved: str):
+    cpu = models.make_llama(tmp_path, tied=True)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    (table,) = (weights.pop(name) for name in list(weights) if name.startswith(TABLES))
+    save_file({saved: table, **weights}, file, metadata={"format": "pt"})
+    (output,) = generate(start(tmp_path, enforce_eager=True), prompts(9), FEW)
+    agreement.check(cpu, prompts(9)[0], list(output.token_ids))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from torch_spyre_vllm.attention import Batch
 from torch_spyre_vllm.parts import Cutter, Sizes
 from torch_spyre_vllm.programs import Programs
 from torch_spyre_vllm.slots import SlotMapping
-from torch_spyre_vllm.weights import move_to_card
+from torch_spyre_vllm.weights import load, move_to_card
 
 logger = init_logger("vllm.torch_spyre")
 
@@ -38,7 +38,8 @@ class SpyreModelRunner(CPUModelRunner):
         vllm.v1.worker.block_table._compute_slot_mapping_kernel = SlotMapping()
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
-        super().load_model(load_dummy_weights)
+        assert not load_dummy_weights, "vLLM does this only for experts that move between ranks"
+        self.model = load(self.vllm_config)
         move_to_card(self.model, self.card)
         layers = self.compilation_config.static_forward_context.values()
         encoder = any(layer.attn_type == AttentionType.ENCODER_ONLY for layer in layers)

@@ -1,4 +1,4 @@
-"""A loaded model's weights, to the card.
+"""A model's weights: from a checkpoint, and to the card.
 
 Weights of products get the layout that products want (sticks along the outputs), tables of
 embeddings keep their rows. What pools hidden states stays on the host, with vLLM's own code.
@@ -6,20 +6,51 @@ embeddings keep their rows. What pools hidden states stays on the host, with vLL
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
+from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     VocabParallelEmbedding,
 )
+from vllm.model_executor.model_loader import get_model_loader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from torch_spyre.device.module_to import linear_weight_layout
+
+TABLE, PRODUCT = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def load(config: VllmConfig) -> nn.Module:
+    """The model on the host, as vLLM loads it."""
+    loader = get_model_loader(config.load_config)
+    hf_config = config.model_config.hf_config
+    if isinstance(loader, DefaultModelLoader) and getattr(hf_config, "tie_word_embeddings", False):
+        stock = loader.get_all_weights
+        loader.get_all_weights = lambda *args: with_table(stock(*args))  # type: ignore[method-assign]
+    return loader.load_model(vllm_config=config, model_config=config.model_config)
+
+
+def with_table(weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The weights of a checkpoint, complete if one table is both embeddings and product.
+
+    `transformers` saves a model that it has read from GGUF with the product alone, and vLLM skips
+    that: the embeddings would be whatever was in memory.
+    """
+    table, missing = None, True
+    for name, tensor in weights:
+        missing = missing and name != TABLE
+        if name == PRODUCT:
+            table = tensor
+        yield name, tensor
+    if missing and table is not None:
+        yield TABLE, table
 
 
 def move_to_card(model: nn.Module, device: torch.device) -> None:
