@@ -47,7 +47,7 @@ class Sizes:
         default = {
             "batches": tuple(n for n in (1, 8) if n <= sequences),
             "chunks": chunks or (64,),
-            "pages": steps(4, 4, most),
+            "pages": steps(16, 4, most),
         }
         return cls(**{name: ascending(name, wanted.get(name, default[name])) for name in default})
 
@@ -135,11 +135,19 @@ class Cutter:
 
     def all_sizes(self) -> list[tuple[int, int, int]]:
         """Of all programs that batches may need."""
-        if self.encoder:
-            return [(1, queries, 0) for queries in self.sizes.chunks]
-        batches = [(count, 1) for count in self.sizes.batches]
+        return [
+            (*size, pages)
+            for pages in (self.sizes.pages if not self.encoder else (0,))
+            for size in self._shapes()
+        ]
+
+    def first_sizes(self) -> list[tuple[int, int, int]]:
+        """Of the programs that are needed as long as sequences have few pages."""
+        return self.all_sizes()[: len(self._shapes())]
+
+    def _shapes(self) -> list[tuple[int, int]]:
         chunks = [(1, queries) for queries in self.sizes.chunks]
-        return [(*size, pages) for size in (*batches, *chunks) for pages in self.sizes.pages]
+        return chunks if self.encoder else [(n, 1) for n in self.sizes.batches] + chunks
 
 
 def fitting(sizes: Sequence[int], needed: int) -> int:

@@ -26,6 +26,9 @@ from torch_spyre_vllm.weights import load, move_to_card
 
 logger = init_logger("vllm.torch_spyre")
 
+MOST_ROWS = 1 << 24
+"""The compiler distinguishes integers by size; larger ones would need other programs."""
+
 
 class SpyreModelRunner(CPUModelRunner):
     """vLLM's runner, with the model on a card."""
@@ -77,6 +80,11 @@ class SpyreModelRunner(CPUModelRunner):
                 kv_cache_config.num_blocks, spec.block_size, spec.num_kv_heads, spec.head_size
             )
             rows = torch.zeros(shape, dtype=spec.dtype).flatten(0, 1)
+            if len(rows) >= MOST_ROWS:
+                raise ValueError(
+                    f"a cache of {len(rows)} tokens; programs are compiled for fewer than "
+                    f"{MOST_ROWS}: set kv_cache_memory_bytes to less"
+                )
             for name in names:
                 caches[name] = (rows.to(self.card), rows.to(self.card))
         for name, target in self.shared_kv_cache_layers.items():
@@ -85,11 +93,6 @@ class SpyreModelRunner(CPUModelRunner):
             layers[name].kv_cache = cache
             self.kv_caches.append(cache)
         return caches
-
-    def warm_up(self) -> None:
-        """Compiles what batches will need."""
-        pages = self.kv_cache_config.num_blocks
-        self.programs.warm_up(pages, self.model_config.get_hidden_size(), self.dtype)
 
     def _model_forward(
         self,

@@ -59,7 +59,7 @@ class SpyreWorker(Worker):
         start = time.perf_counter()
         if not self.model_config.enforce_eager:
             with torch.inference_mode():
-                self.model_runner.warm_up()
+                self.model_runner.programs.warm_up()
         taken = time.perf_counter() - start
         logger.info("programs ready after %.1f s", taken)
         set_random_seed(self.model_config.seed)

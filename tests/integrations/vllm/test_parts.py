@@ -70,12 +70,17 @@ def test_every_token_of_any_batch_is_in_one_part_whose_program_is_among_those_co
 
 def test_sizes_cover_the_longest_sequence_and_the_user_can_choose_them():
     sizes = Sizes.choose(2000, 256, encoder=False, wanted={})
-    assert sizes.pages == (4, 16, 32)
+    assert sizes.pages == (16, 32)
     assert fitting(sizes.pages, 32) == 32
     assert Sizes.choose(100, 1, encoder=False, wanted={}).batches == (1,)
     assert Sizes.choose(100, 1, encoder=False, wanted={"chunks": [128, 32]}).chunks == (32, 128)
     assert Sizes.choose(512, 1, encoder=True, wanted={}).chunks == (64, 256, 512)
-    assert steps(4, 4, 3) == (3,)
+    assert (steps(16, 4, 130), steps(16, 4, 3)) == ((16, 64, 130), (3,))
+
+
+def test_programs_for_few_pages_come_first():
+    assert Cutter(SIZES).first_sizes() == [(1, 1, 4), (4, 1, 4), (1, 64, 4), (1, 256, 4)]
+    assert Cutter(SIZES, encoder=True).first_sizes() == [(1, 64, 0), (1, 256, 0)]
 
 
 @pytest.mark.parametrize(
