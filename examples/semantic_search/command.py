@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import os
 import shutil
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from examples.semantic_search import encoder, interrupts, passages, ranking, report
+from examples.semantic_search import encoder, passages, ranking, report
 from examples.semantic_search.anatomy import describe, what_compiles, what_computes
 from examples.semantic_search.encoder import BATCH, TOKENS, Batch, Loaded
 from examples.semantic_search.errors import QuestionError, SearchError
@@ -32,10 +31,11 @@ from examples.semantic_search.index import EmbedTexts, Index, Recalled, Same, st
 from examples.semantic_search.measuring import CardEncoder, Race, cpu_embeddings, race
 from examples.semantic_search.passages import Passage
 from examples.semantic_search.progress import Progress
-from torch_spyre import _C
+from examples.shared import interrupts
+from examples.shared.quiet import quietly
+from examples.shared.words import counted, size
 from torch_spyre.constants import DEVICE_NAME
 from torch_spyre.device.properties import get_device_name
-from torch_spyre.ops import fallbacks
 
 QUESTIONS = (
     "How can I see which operations the host computes?",
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # texts may have what the terminal has not
     try:
-        with interrupts.noticed(), _quiet(), torch.no_grad():
+        with interrupts.noticed(), quietly(), torch.no_grad():
             return _search(arguments)
     except SearchError as error:
         print(f"search: {error}", file=sys.stderr)
@@ -100,19 +100,6 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Fallbacks are in the report, and that token numbers fit into 32 bits is known."""
-    fallback, downcast = fallbacks.get_fallback_warning(), _C.get_downcast_warning()
-    fallbacks.set_fallback_warning(False)
-    _C.set_downcast_warning(False)
-    try:
-        yield
-    finally:
-        fallbacks.set_fallback_warning(fallback)
-        _C.set_downcast_warning(downcast)
-
-
 # ---- The order of things -------------------------------------------------------------------------
 
 
@@ -134,11 +121,11 @@ def _search(arguments: argparse.Namespace) -> int:
     found = passages.split_texts(texts, TOKENS, loaded.count)
     batches = loaded.batches(p.embedded for p in found)
     print(f"{_bold('Semantic search')} with {loaded.name} on {get_device_name()}\n")
-    tokens = report.counted(sum(b.tokens for b in batches), "token")
-    files, pieces = report.counted(len(texts), "file"), report.counted(len(found), "passage")
+    tokens = counted(sum(b.tokens for b in batches), "token")
+    files, pieces = counted(len(texts), "file"), counted(len(found), "passage")
     _station("texts", f"{named}: {files}, {pieces}, {tokens}")
     card = CardEncoder(loaded.model)
-    weights = report.size(card.weight_bytes)
+    weights = size(card.weight_bytes)
     _station("model", f"{loaded.parameters / 1e6:.1f} M parameters, float16, {weights} on the card")
     _station("compiling", f"for batches of {BATCH} x {TOKENS} tokens ... ", end="")
     card.compile(batches[0])
@@ -146,8 +133,8 @@ def _search(arguments: argparse.Namespace) -> int:
     _station("explaining", "", end="")
     ids, mask = batches[0].ids.to(DEVICE_NAME), batches[0].mask.to(DEVICE_NAME)
     anatomy = describe(card.plain, ids, mask, loaded.identity)
-    kernels = report.counted(anatomy.kernels, "kernel")
-    print(f"{kernels} of {report.counted(anatomy.operations, 'operation')}")
+    kernels = counted(anatomy.kernels, "kernel")
+    print(f"{kernels} of {counted(anatomy.operations, 'operation')}")
     made = _embed(arguments, loaded, card, found)
     asked = _ask(arguments, loaded, card, found, made.rows)
 
@@ -208,7 +195,7 @@ def _embed(
         torch.equal,
     )
     if made.recalled:
-        others = report.counted(made.recalled, "passage")
+        others = counted(made.recalled, "passage")
         _station("index", f"{others} as an earlier run embedded them")
     return made
 

@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from examples.semantic_search import interrupts
+from examples.shared import interrupts
 
 _BAR = 28
 _MARKS = (25, 50, 75, 100)

@@ -16,6 +16,7 @@ from examples.semantic_search.index import Recalled
 from examples.semantic_search.measuring import Counts, Race
 from examples.semantic_search.passages import Passage
 from examples.semantic_search.ranking import TIE, Comparison
+from examples.shared.words import counted, size
 
 COSINE = 0.999
 """What every embedding promises, against the CPU in float32."""
@@ -223,16 +224,3 @@ def table(rows: Sequence[Row], width: int) -> list[str]:
         lines.append((first + wrapped[0]).rstrip())
         lines += [" " * len(first) + line for line in wrapped[1:]]
     return lines
-
-
-def size(count: float) -> str:
-    """Bytes for people: 641 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if count >= 100 or unit == "B" else f"{count:.1f} {unit}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

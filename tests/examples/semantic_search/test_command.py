@@ -13,8 +13,9 @@ import sys
 
 import pytest
 
-from examples.semantic_search import command, encoder, index, interrupts
+from examples.semantic_search import command, encoder, index
 from examples.semantic_search.command import main
+from examples.shared import interrupts
 from tests.examples.semantic_search.conftest import needs_models
 
 

@@ -1,0 +1,7 @@
+"""`python -m examples.chat`."""
+
+import sys
+
+from examples.chat.command import main
+
+sys.exit(main())
