@@ -25,13 +25,12 @@ from pathlib import Path
 
 import torch
 
-from examples.chat import measuring, report, weights
+from examples.chat import measuring, programs, report, weights
 from examples.chat.agreement import compare
 from examples.chat.conversation import Conversation, Turn
-from examples.chat.decoder import ROWS, Decoder, check_length, check_rows, step
+from examples.chat.decoder import ROWS, Decoder, check_length, check_rows
 from examples.chat.errors import ChatError, PromptError
 from examples.chat.measuring import Costs
-from examples.chat.programs import programs
 from examples.chat.streaming import Text
 from examples.chat.weights import Files, Loaded
 from examples.shared import interrupts
@@ -176,7 +175,7 @@ def _begin(arguments: argparse.Namespace) -> Session:
     loaded.model.to(DEVICE_NAME)
     decoder = Decoder(loaded.model, arguments.context)
     interrupts.check()
-    made = programs(decoder, kept, _tell)
+    made = programs.programs(decoder, kept, _tell)
     decoder.prefill, decoder.decode = made.prefill, made.decode
     interrupts.check()
     _tell(
@@ -209,6 +208,7 @@ def _answer(session: Session, turn: Turn) -> Costs:
     if not session.arguments.no_check and costs.end != INTERRUPTED:
         found = compare(session.on_cpu().model, turn.tokens, said)
         session.is_as_promised &= found.holds
+        interrupts.check()
         for line in report.agreement_lines(found, session.card.word):
             _tell(f"  {line}")
     return costs
@@ -216,11 +216,8 @@ def _answer(session: Session, turn: Turn) -> Costs:
 
 def _race(session: Session) -> None:
     """The next tokens of the conversation, on the card and on the CPU."""
-    cpu = Decoder(
-        session.on_cpu().model,
-        session.decoder.rows,
-        decode=torch.compile(step, fullgraph=True, dynamic=False),
-    )
+    model = session.on_cpu().model
+    cpu = Decoder(model, session.decoder.rows, decode=programs.for_cpu())
     _tell("compiling for the CPU ...")
     tokens = session.talk.tokens[: session.decoder.rows - 1]
     for line in report.race_lines(measuring.race(session.decoder, cpu, tokens)):
@@ -249,5 +246,4 @@ def _typed() -> Iterator[str]:
 
 
 def _tell(line: str) -> None:
-    interrupts.check()
     print(line, file=sys.stderr, flush=True)

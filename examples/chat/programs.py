@@ -63,6 +63,11 @@ def programs(decoder: Decoder, kept: Store, tell: Callable[[str], object]) -> Pr
     return Programs(found[0], found[1], time.perf_counter() - began, len(made))
 
 
+def for_cpu() -> Step:
+    """What computes a token on the CPU, compiled by whoever calls it first."""
+    return cast(Step, torch.compile(step, fullgraph=True, dynamic=False))
+
+
 def _keep(program: Any, kept: Store, name: str, key: str) -> None:
     """For the next process. A disk that is full or cannot be written costs it the compilation."""
 

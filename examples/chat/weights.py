@@ -134,7 +134,7 @@ def read_gguf(file: Path) -> tuple[Any, torch.nn.Module]:
             model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
         except ImportError as error:
             raise PackageMissing("gguf accelerate", f"they read the weights ({error})") from None
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+        except Exception as error:  # readers raise all kinds, tokenizers a bare Exception
             raise ModelError(file, f"cannot be read ({error})", _AGAIN) from error
     return tokenizer, model
 
@@ -230,12 +230,14 @@ class Loaded:
 def load(files: Files, dtype: torch.dtype) -> Loaded:
     """Tokenizer and model, in some precision."""
     with stock_transformers() as transformers:
+        from safetensors import SafetensorError
+
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(files.folder)
             model, told = transformers.AutoModelForCausalLM.from_pretrained(
                 files.folder, dtype=dtype, output_loading_info=True
             )
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             problem = f"cannot be loaded ({error})"
             raise ModelError(files.folder, problem, files.remedy) from error
     if told["missing_keys"]:
