@@ -128,6 +128,18 @@ def test_a_block_with_batch_norms_is_rounded_once_after_its_sum() -> None:
     assert abs(float((error * exact).sum() / exact.pow(2).sum())) < 2.0**-15
 
 
+def test_windows_and_weights_as_matrices_are_a_convolution_on_the_cpu_too() -> None:
+    x, weight = X.float(), numbers(16, 8, 3, 2).float()
+    windows = torch.ops.spyre.windows(x, [3, 2], [2, 1], [1, 3])
+    assert windows.shape == (2, 4, 10, 3, 2, 8)
+    matrix = torch.ops.spyre.reordered(weight, [2, 3, 1, 0], [48, 16])
+    product = torch.ops.spyre.product_float32(windows.reshape(-1, 48), matrix)
+    expected = F.conv2d(x, weight, stride=(2, 1), dilation=(1, 3))
+    torch.testing.assert_close(product.reshape(2, 4, 10, 16).permute(0, 3, 1, 2), expected)
+    grown = torch.ops.spyre.padded(x, [1, 2, 3, 0], 0.5)
+    assert torch.equal(grown, F.pad(x, (1, 2, 3, 0), value=0.5))
+
+
 def test_gradients_of_convolutions_are_those_of_the_cpu() -> None:
     def loss(x: torch.Tensor, dense: torch.Tensor, deep: torch.Tensor) -> torch.Tensor:
         y = torch.relu(F.conv2d(x, dense, padding=1, stride=2))

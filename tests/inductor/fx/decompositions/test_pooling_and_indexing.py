@@ -35,6 +35,7 @@ def test_pooling_with_padding_dilation_and_ceil_mode() -> None:
             "mean inside": lambda x: F.avg_pool2d(
                 x, 3, 2, 1, ceil_mode=True, count_include_pad=False
             ),
+            "mean of all": lambda x: F.avg_pool2d(x[:, :, :5, :6], 40, ceil_mode=True),
             "mean of a number": lambda x: F.avg_pool2d(x, (2, 3), divisor_override=4),
         },
         image,
