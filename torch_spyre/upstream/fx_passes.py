@@ -65,7 +65,9 @@ def safe_updates(known: dict[Any, Any]) -> dict[Any, Any]:
         op: dataclasses.replace(known[op], extra_check=check(known[op].extra_check))
         for op, check in checks.items()
     }
-    return {**known, **safe}
+    rows = torch.ops.spyre.put_rows, torch.ops.spyre.put_rows_
+    ours = reinplace.InplaceableOp(rows[1].default, 0, spyre_reinplace.is_safe)
+    return {**known, **safe, rows[0].default: ours}
 
 
 Needs = tuple[frozenset[Any], ...]

@@ -404,6 +404,51 @@ def overwrite(input: Tensor, output: Tensor, dims: list[int], offsets: list[int]
     _window(output, input, dims, offsets).copy_(input)
 
 
+@custom_op("spyre::put_rows", mutates_args=())
+def put_rows(
+    input: Tensor,
+    size: list[int],
+    stride: list[int],
+    offset: int,
+    indices: list[Tensor | None],
+    values: Tensor,
+) -> Tensor:
+    """index_put into a part of a tensor, which is given as as_strided takes it."""
+    return put_rows_(input.clone(), size, stride, offset, indices, values)
+
+
+@put_rows.register_fake
+def _(
+    input: Tensor,
+    size: list[int],
+    stride: list[int],
+    offset: int,
+    indices: list[Tensor | None],
+    values: Tensor,
+) -> Tensor:
+    return torch.empty_like(input)
+
+
+def put_rows_(
+    input: Tensor,
+    size: list[int],
+    stride: list[int],
+    offset: int,
+    indices: list[Tensor | None],
+    values: Tensor,
+) -> Tensor:
+    torch.ops.aten.index_put_(input.as_strided(size, stride, offset), indices, values)
+    return input
+
+
+torch.library.define(
+    "spyre::put_rows_",
+    "(Tensor(a!) input, int[] size, int[] stride, int offset, Tensor?[] indices, Tensor values)"
+    " -> Tensor(a!)",
+)
+torch.library.impl("spyre::put_rows_", "CompositeExplicitAutograd", put_rows_)
+
+
 # spyre::copy_from_d2d is part of the C++ extension.
 @torch.library.register_fake("spyre::copy_from_d2d")
 def _(src: Tensor, dst: Tensor) -> None:

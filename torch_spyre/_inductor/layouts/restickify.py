@@ -232,11 +232,14 @@ class Copies:
             self._made[key] = buffer
         index = access.index
         replaced = sympy.S.Zero
-        for d, (n, s) in enumerate(zip(table.size, table.stride)):
-            if n > 1:
-                for symbol in index.free_symbols:
-                    if index.coeff(symbol) == s:
-                        replaced += symbol * buffer.stride[d]
+        offset = int(index.subs(dict.fromkeys(index.free_symbols, 0)))
+        dims = [(s, n, d) for d, (n, s) in enumerate(zip(table.size, table.stride)) if n > 1]
+        for s, _, d in sorted(dims, reverse=True):
+            first, offset = divmod(offset, s)
+            replaced += first * buffer.stride[d]
+            for symbol in index.free_symbols:
+                if index.coeff(symbol) == s:
+                    replaced += symbol * buffer.stride[d]
         return Access(buffer, replaced)
 
     def _temporary(

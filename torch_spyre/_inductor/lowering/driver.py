@@ -95,6 +95,8 @@ def _laid_out_by_the_host(graph: GraphLowering, result: Any) -> Any:
     if not isinstance(result.data, (ir.StorageBox, ir.ReinterpretView)):
         return result
     wanted = V.graph.current_node.meta["val"].stride()
+    if len(wanted) != len(result.get_size()):  # a part of what the node is, and no result of it
+        return result
     if any(isinstance(n, torch.SymInt) for n in wanted) or list(wanted) == result.get_stride():
         return result
     order = sorted(range(len(wanted)), key=lambda d: -wanted[d])

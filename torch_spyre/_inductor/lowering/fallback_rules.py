@@ -173,7 +173,11 @@ def _check_rows(op: Operation) -> None:
     linear = linear_index(access.index, ranges)
     shape = {s: n for n, s in zip(table.size, table.stride, strict=True) if n > 1}
     moves = {a.coefficient: a.size for a in linear.atoms if a.plain}
-    if linear.offset or moves != shape or len(moves) != len(linear.atoms):
+    is_whole = not linear.offset and moves == shape
+    if op.kind == "scatter":
+        along = access.index.coeff(symbol)
+        is_whole = moves.get(along) == shape.get(along) and _fits(moves, linear.offset, shape)
+    if not is_whole or len(moves) != len(linear.atoms):
         raise NoOpFunc(f"the card {op.kind}s rows of whole tensors, not of views of them")
     if op.kind == "scatter" and not row_sticks(op):
         raise NoOpFunc("the card has no indirect stores of single elements")
@@ -182,6 +186,15 @@ def _check_rows(op: Operation) -> None:
             f"single elements of a table of {table.elements} are gathered; the card moves whole "
             f"sticks, and a stick for each element is too much"
         )
+
+
+def _fits(moves: dict[Any, int], offset: int, shape: dict[Any, int]) -> bool:
+    """Whether an access is a part of a tensor: from one place on along each of its dimensions."""
+    for stride in sorted(shape, reverse=True):
+        first, offset = divmod(offset, stride)
+        if first + moves.get(stride, 1) > shape[stride]:
+            return False
+    return offset == 0 and moves.keys() <= shape.keys()
 
 
 def _stand_in(name: str) -> tuple[Buffer, int]:

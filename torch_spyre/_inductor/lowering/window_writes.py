@@ -46,7 +46,29 @@ def copy_from_d2d(source: ir.TensorBox, target: ir.TensorBox) -> ir.TensorBox:
     return inductor.copy_(target, source)
 
 
+@register_spyre_lowering(spyre.put_rows_.default)
+def put_rows_(
+    x: ir.TensorBox,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    indices: Sequence[ir.TensorBox | None],
+    values: ir.TensorBox,
+) -> ir.TensorBox:
+    """Rows of a part of a tensor, at places that an index tensor has. What the card cannot write is
+    left to the host as a write to that part."""
+    part = inductor.as_strided(x, size, stride, offset)
+    V.graph.call_function(aten.index_put_.default, (part, list(indices), values), {})
+    return x
+
+
 # ---- A new tensor -------------------------------------------------------------------------------
+
+
+@register_spyre_lowering(spyre.put_rows.default)
+def put_rows(x: ir.TensorBox, *how: Any) -> ir.TensorBox:
+    result: ir.TensorBox = inductor.clone(x)
+    return put_rows_(result, *how)
 
 
 @register_spyre_lowering(spyre.padded.default)

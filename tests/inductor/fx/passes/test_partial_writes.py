@@ -137,3 +137,34 @@ def test_a_source_that_lies_where_it_is_written_is_copied() -> None:
 
     assert aten.clone.default in targets(prepared(function, (8, 64), (2, 64)))
     assert aten.clone.default not in targets(prepared(apart, (8, 64), (2, 64)))
+
+
+def test_rows_of_a_part_are_written_where_they_are() -> None:
+    def function(x, v):
+        index = torch.zeros(1, dtype=torch.int64, device="spyre")
+        layer = aten.select.int(x, 0, 2)
+        rows = aten.index_put.default(layer, [None, index], v)
+        return aten.copy_.default(x, aten.select_scatter.default(x, rows, 0, 2))
+
+    def cut(x, v):
+        index = torch.zeros(1, dtype=torch.int64, device="spyre")
+        some = aten.slice.Tensor(x, 1, 0, 4)
+        rows = aten.index_put.default(some, [None, index], v)
+        return aten.copy_.default(x, aten.slice_scatter.default(x, rows, 1, 0, 4))
+
+    put = torch.ops.spyre.put_rows.default
+    (node,) = prepared(function, (3, 4, 8, 64), (4, 1, 64)).find_nodes(
+        op="call_function", target=put
+    )
+    assert node.args[1:4] == ([4, 8, 64], [512, 64, 1], 4096)
+    assert put not in targets(prepared(cut, (3, 8, 64), (3, 1, 64))), "rows of a part of their own"
+
+
+def test_put_rows_means_index_put_into_a_part() -> None:
+    x, v, index = torch.randn(3, 4, 8), torch.randn(4, 2), torch.tensor([5, 1])
+    expected = x.clone()
+    expected[1][:, index] = v
+    where = ([4, 8], [8, 1], 32, [None, index], v)
+    assert torch.equal(torch.ops.spyre.put_rows(x, *where), expected)
+    assert torch.ops.spyre.put_rows_(x, *where) is x
+    assert torch.equal(x, expected)

@@ -293,6 +293,8 @@ class _Step:
     """How the result of the node lies, as a view of the input."""
     window: torch.Tensor
     source: Node
+    indices: Any = None
+    """Of rows of the window whose numbers are read from a tensor."""
 
 
 def _write_through_views(graph: Graph, change: Node) -> None:
@@ -315,8 +317,12 @@ def _write_through_views(graph: Graph, change: Node) -> None:
         size, stride = list(step.window.shape), list(step.window.stride())
         with graph.inserting_before(step.node):
             how = (size, stride, step.window.storage_offset())
-            scatter = aten.as_strided_scatter.default
-            now = _call(graph, step.node, scatter, now, step.source, *how)
+            if step.indices is None:
+                scatter = aten.as_strided_scatter.default
+                now = _call(graph, step.node, scatter, now, step.source, *how)
+            else:
+                put = torch.ops.spyre.put_rows.default
+                now = _call(graph, step.node, put, now, *how, step.indices, step.source)
             same = now if _lie_alike(step.result, value) else _as_strided(graph, now, step.result)
         step.node.replace_all_uses_with(same)
     change.update_arg(1, now)
@@ -328,23 +334,27 @@ def _steps(base: Node, result: Any) -> list[_Step]:
     views between them, or something else is."""
     links: list[Node] = []
     while result is not base:
-        if not isinstance(result, Node) or not (
-            is_view(result.target) or result.target in _VIEW_OF
-        ):
+        if not isinstance(result, Node):
             return []
-        if any(isinstance(a, Node) for a in (*result.args[2:], *result.kwargs.values())):
+        if result.target is aten.clone.default:  # of what index_copy_ through a view gives
+            result = result.args[0]
+            continue
+        if not is_view(result.target) and not _is_write(result):
+            return []
+        places = (*result.args[2:], *result.kwargs.values())
+        if result.target not in _INDEXED and any(isinstance(a, Node) for a in places):
             return []  # a place that is known only when it runs
         links.append(result)
         result = result.args[0]
-    writes = [link for link in links if link.target in _VIEW_OF]
-    if not writes or len(writes) == len(links):
-        return []
     value: torch.Tensor = base.meta["val"]
     lies = value
     found: list[_Step] = []
     for link in reversed(links):
-        if link.target in _VIEW_OF:
-            found.append(_step(link, lies))
+        if _is_write(link):
+            step = _step(link, lies)
+            if step.indices is not None and not _has_rows(step, value):
+                return []
+            found.append(step)
             continue
         try:
             lies = link.target(lies, *link.args[1:], **link.kwargs)  # type: ignore[operator]
@@ -352,25 +362,58 @@ def _steps(base: Node, result: Any) -> list[_Step]:
             return []  # in the memory of the input this is no view
         if lies.dtype != value.dtype or _memory(lies) != _memory(value):
             return []
-    return found if _lie_alike(lies, value) else []
+    views = len(links) > len(found) or any(step.indices is not None for step in found)
+    return found if views and _lie_alike(lies, value) else []
 
 
 def _step(node: Node, lies: torch.Tensor) -> _Step:
     """A write, or several that are nested: `x[3][:, 5] = v` replaces a part of a part."""
-    window = _window(node, lies)
-    outer = node
-    while True:
-        source = outer.args[1]
-        assert isinstance(source, Node)
-        part = source.args[0] if source.target in _VIEW_OF else None
-        if not isinstance(part, Node) or len(source.users) != 1:
-            break
-        view = _VIEW_OF[outer.target]  # type: ignore[index]
-        same = (view, (outer.args[0], *outer.args[2:]), outer.kwargs)
-        if (part.target, part.args, part.kwargs) != same:
-            break
+    window, source = lies, node
+    while source.target in _VIEW_OF:
         window, outer = _window(source, window), source
-    return _Step(node, lies, window, source)
+        inner = outer.args[1]
+        assert isinstance(inner, Node)
+        source = inner
+        part = inner.args[0] if _is_write(inner) else None
+        if not isinstance(part, Node) or len(inner.users) != 1:
+            return _Step(node, lies, window, inner)
+        view = _VIEW_OF[outer.target]  # type: ignore[index]
+        same = (view, outer.args[2:], outer.kwargs)
+        if (part.target, part.args[1:], part.kwargs) != same:
+            return _Step(node, lies, window, inner)
+        if not _are_alike(part.args[0], outer.args[0]):
+            return _Step(node, lies, window, inner)
+    if source.target not in _INDEXED:
+        return _Step(node, lies, window, source)
+    values = source.args[2]
+    assert isinstance(values, Node)
+    accumulate = len(source.args) > 3 and source.args[3]
+    return _Step(node, lies, window, values, () if accumulate else source.args[1])
+
+
+def _are_alike(a: Any, b: Any) -> bool:
+    """Whether two nodes are one, or the same view of one."""
+    if a is b or not isinstance(a, Node) or not isinstance(b, Node):
+        return a is b
+    if (a.target, a.args[1:], a.kwargs) != (b.target, b.args[1:], b.kwargs):
+        return False
+    return bool(is_view(a.target)) and _are_alike(a.args[0], b.args[0])
+
+
+def _has_rows(step: _Step, base: torch.Tensor) -> bool:
+    """Whether the card can write the rows of a part of a tensor: along one dimension of it, all of
+    which is in the part."""
+    given = [d for d, index in enumerate(step.indices) if index is not None]
+    dims = [(s, n) for s, n in zip(step.window.stride(), step.window.shape) if n > 1]
+    known = {s: n for s, n in zip(base.stride(), base.shape) if n > 1}
+    if (
+        len(given) != 1
+        or _places(step.window, base) is None
+        or any(s not in known for s, _ in dims)
+    ):
+        return False
+    along = step.window.stride(given[0]), step.window.shape[given[0]]
+    return along in known.items() and any(d != along for d in dims)
 
 
 def _memory(t: torch.Tensor) -> int:
