@@ -168,7 +168,7 @@ def words(program: bytes) -> list[int]:
         (lambda p: b"X" + p[1:], "found magic b'XPYREPRG'"),
         (lambda p: p[:8] + struct.pack("<I", 1) + p[12:], "found version 1, allowed: 5"),
         (lambda p: p[:-8], "as the header says"),
-        (lambda p: p[:16] + struct.pack("<q", 11) + p[24:], "word 0: found kind 11"),
+        (lambda p: p[:16] + struct.pack("<q", 12) + p[24:], "word 0: found kind 12"),
         (lambda p: p[:24] + struct.pack("<q", 3) + p[32:], "found a step of 3 words"),
         (lambda p: p[:24] + struct.pack("<q", words(p)[1] - 1) + p[32:], "too early"),
     ],

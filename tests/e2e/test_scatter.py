@@ -117,6 +117,8 @@ NATIVE: list[tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     ("a layer that is read before and after",
      lambda c, i, v: c.clone() + c[2].index_copy_(0, i, v) + c,
      (numbers(3, 8, 2, 64), rows(3, 4), numbers(2, 2, 64) + 1)),
+    ("single elements of a vector", lambda c, i, v: c.index_copy_(0, i, v),
+     (numbers(100), rows(4, 9, 2), numbers(3) + 1)),
 ]  # fmt: skip
 
 
@@ -133,8 +135,6 @@ ON_THE_HOST: list[tuple[str, str, Callable[..., Any], tuple[torch.Tensor, ...]]]
     ("two dimensions apart", "scatters along one dimension",
      lambda c, i, j, v: torch.ops.aten.index_put_(c, [i, None, j], v),
      (numbers(10, 8, 100), rows(4, 4, 2), rows(1, 2, 3), numbers(3, 8) + 1)),
-    ("single elements", "single elements", lambda c, i, v: c.index_copy_(0, i, v),
-     (numbers(100), rows(4, 9, 2), numbers(3) + 1)),
     ("a place for each element", "single elements", lambda c, i, v: c.scatter_(1, i, v),
      (numbers(4, 100), rows(4, 9).expand(4, 2).contiguous(), numbers(4, 2) + 1)),
 ]  # fmt: skip
