@@ -39,7 +39,7 @@ CPP     := $(shell find torch_spyre/csrc -name '*.cpp')
 HEADERS := $(shell find torch_spyre/csrc -name '*.h' -o -name '*.inl')
 C_FILES  = $(CPP) $(HEADERS) $(shell find tests/card -name '*.cpp' -o -name '*.h')
 
-.PHONY: help setup run chat serve tour card-tests test test-all test-sanitized test-vllm fuzz opinfo bench models profile lint format docs clean
+.PHONY: help setup run chat serve tour card-tests test test-all test-sanitized test-vllm fuzz opinfo bench models families profile lint format docs clean
 .DEFAULT_GOAL := help
 
 # $(call shown,LOG,FILTER,COMMAND): run a command with its output in a log, of which the lines that
@@ -103,6 +103,9 @@ bench: setup $(VENV)/.models ## measurements against CPU PyTorch, into docs/perf
 
 models: setup $(VENV)/.models ## stock models on the card: paths, agreement, speed; rewrites docs/models.md
 	@$(BIN)/python -W ignore -m docs.generate.models
+
+families: setup $(VENV)/.models ## families of models on the card: graphs, host steps, errors; a part of docs/models.md
+	@$(BIN)/python -W ignore -m docs.generate.models --families
 
 # A name without a colon is a function of benchmarks/workloads.py.
 profile: setup $(VENV)/.models ## where compile and run time go: make profile MODEL=minilm [SHAPE=8x128] [WARM=1] [PYSPY=1]

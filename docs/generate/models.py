@@ -2,7 +2,9 @@
 
 In: the models of `stock_models`. Out: a page that says for each of them which graphs and kernels it
 becomes, what the host has to do, how far it is from the CPU in float32, and how fast it is.
-`make models` is the same; `--only llama` prints one model and writes nothing.
+`make models` is the same; `--only llama` prints one model and writes nothing. `--families` measures
+the families of `families` and rewrites their part of the page (`make families`), `--families opt`
+prints one.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import nn
 
+from docs.generate import families
 from docs.generate import stock_models as stock
 from docs.generate.stock_models import Agreement, Size
 from torch_spyre.device.streams import Event
@@ -411,10 +414,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m docs.generate.models")
     names = (*stock.DECODERS, *stock.ENCODERS)
     parser.add_argument("--only", choices=names, help="measure one model and print its part")
+    parser.add_argument(
+        "--families",
+        nargs="*",
+        choices=[*families.FAMILIES],
+        metavar="FAMILY",
+        help="measure these and print them; all, and rewrite their part of the page",
+    )
     parser.add_argument("--output", type=Path, default=PAGE, help="the page to write")
     options = parser.parse_args(arguments)
     stock.library()
     set_fallback_warning(False)
+    if options.families is not None:
+        found = [_measured_family(name) for name in options.families or families.FAMILIES]
+        if not options.families:
+            _write(options.output, families.replaced(options.output.read_text("utf-8"), found))
+        return 0
     with fresh_cache():  # times to compile depend on no earlier run
         rows = []
         for name in (options.only,) if options.only else names:
@@ -426,12 +441,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only:
         print(text)
         return 0
-    # A new file takes the place of the old one at once: an interruption leaves the old page.
-    fresh = options.output.with_suffix(".new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(options.output)
-    print(f"models: {options.output}", file=sys.stderr)
+    if PAGE.is_file():  # families are measured for themselves
+        _, heading, part = PAGE.read_text("utf-8").partition(families.HEADING)
+        text += f"\n{heading}{part}" if heading else ""
+    _write(options.output, text)
     return 0
+
+
+def _measured_family(name: str) -> families.FamilyRow:
+    row = families.measure(name)
+    print(families.described(row), file=sys.stderr, flush=True)
+    torch._dynamo.reset()
+    gc.collect()
+    return row
+
+
+def _write(page: Path, text: str) -> None:
+    """A new file takes the place of the old one at once: an interruption leaves the old page."""
+    fresh = page.with_suffix(".new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(page)
+    print(f"models: {page}", file=sys.stderr)
 
 
 if __name__ == "__main__":
