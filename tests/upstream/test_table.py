@@ -84,9 +84,9 @@ PROBES = {
     "process-kernel": """
         def lookup(a):
             table = torch.arange(8, device="spyre") * 2
-            return torch.sort(table, descending=True).values + a[0, :8].long()
+            return torch.cummax(table, 0).values + a[0, :8].long()
         found = torch.compile(lookup)(d).cpu()
-        assert found.tolist() == [14, 12, 10, 8, 6, 4, 2, 0]
+        assert found.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
     """,
     "scaled-softmax": """
         told = torch_spyre.explain(lambda a: torch.softmax(a * 0.125, -1), d)
