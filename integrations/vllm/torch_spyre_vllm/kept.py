@@ -41,10 +41,14 @@ class Kept:
 
         self._store = Store(Path(cache_dir()) / "spyre-vllm")
         tensors = [*model.named_parameters(), *model.named_buffers()]
+        told = config.model_config
         own = sorted(Path(__file__).parent.glob("*.py"))
         self._identity = (
-            source_hash(), settings(), torch.__version__, vllm_version, config.compute_hash(),
-            config.model_config.hf_config.to_json_string(),
+            source_hash(), settings(), torch.__version__, vllm_version,
+            # Only the model's part: sizes of batches, and what the scheduler and the server are
+            # told, decide which programs there are, not what they are.
+            told.compute_hash(), told.runner_type, told.convert_type,
+            told.hf_config.to_json_string(),
             [(name, t.shape, t.dtype, str(t.device)) for name, t in tensors],
             [path.read_text() for path in own], more,
         )  # fmt: skip
