@@ -399,3 +399,54 @@ def test_plans_of_two_settings_do_not_mix() -> None:
         with config.patch(share_layers=share), torch.no_grad():
             results.append(torch.compile(model)(on_card))
     assert equal(*results)
+
+
+@pytest.mark.parametrize("where", ["before all layers", "behind all layers", "both"])
+def test_what_belongs_to_a_layer_is_read_elsewhere_too(where: str) -> None:
+    """The planner copies it into scratchpads for the layer, and whoever else reads it may find the
+    copy there: but not that of another layer."""
+    model = Model(6).half().to("spyre")
+    own = [x(SIZE, seed=10 + i).to("spyre") for i in range(6)]
+
+    def program(x: torch.Tensor) -> Any:
+        results = [] if where.startswith("behind") else [c * 2 for c in own]
+        for layer, c in zip(model.layers, own):
+            x = layer(x * c)
+        results += [] if where.startswith("before") else [c + 1 for c in own]
+        return (torch.exp(x * 0.01), *results)
+
+    few, _ = both(program, x())
+    assert [r.times for r in few.repetitions] == [3]
+
+
+# ---- Stock decoders ------------------------------------------------------------------------------
+
+
+def test_layers_of_a_prompt_are_shared_if_the_cache_is_given_to_the_graph() -> None:
+    pytest.importorskip("transformers", reason="pip install 'torch-spyre[models]'")
+    from transformers import StaticCache
+
+    from docs.generate import stock_models as stock
+
+    ids = torch.randint(2, 512, (1, 12), generator=torch.Generator().manual_seed(1))
+    plain = stock.make("llama", stock.Size(layers=6))
+    model = stock.on_card(plain)
+
+    def prefill(share: bool) -> tuple[Any, list[Repetition]]:
+        torch._dynamo.reset()
+        cache = StaticCache(model.config, max_cache_len=64)
+        cache.early_initialization(1, 2, 64, torch.float16, torch.device("spyre"))
+        with debug_dir.listen() as record, config.patch(share_layers=share), torch.no_grad():
+            logits = torch.compile(model)(ids.to("spyre"), past_key_values=cache).logits
+        kernels = [kernel for found in record.plans for kernel in found.kernels]
+        written = [t for layer in cache.layers for t in (layer.keys, layer.values)]
+        return (logits, *written), [k.repetition for k in kernels if k.repetition is not None]
+
+    shared, repetitions = prefill(True)
+    whole, none = prefill(False)
+    assert [r.times for r in repetitions] == [2] and not none
+    assert equal(shared, whole)
+    with torch.no_grad():
+        expected = plain(ids).logits
+    found = stock.compare(expected, shared[0].cpu().float(), stock.allowed_error(layers=6))
+    assert found.error < stock.allowed_error(layers=6)

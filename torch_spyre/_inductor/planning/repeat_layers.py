@@ -73,13 +73,15 @@ def with_left_out(
         return list(nodes), None
     if parts != sorted(parts):
         raise RestartLowering("operations of different layers alternate")
-    handed_on = _check(nodes, found, inside)
+    uses = _Uses(nodes, found)
+    handed_on = _check(uses, found, inside)
+    copies = _copies_of_own(uses, found.inputs[0], inside)
     begin, end = parts.index(SECOND), len(nodes) - parts[::-1].index(SECOND)
     layer = _Layer(nodes[begin:end], handed_on, inside)
     whole = list(nodes[:end])
     for number, names in enumerate(found.inputs):
         whole += layer.again(names, f"_layer{number + 2}")
-    whole += [_with(node, layer.latest) for node in nodes[end:]]
+    whole += [_with(node, {**layer.latest, **copies}) for node in nodes[end:]]
     before, count = (sum(1 for _ in items_of(part)) for part in (nodes[:begin], nodes[begin:end]))
     return whole, Repetition(before, count, len(found.inputs))
 
@@ -95,10 +97,9 @@ def _part(node: Node, found: Repeats) -> int:
 # ---- Whether it may be repeated ------------------------------------------------------------------
 
 
-def _check(nodes: Sequence[Node], found: Repeats, inside: Inside) -> dict[Buffer, Buffer]:
+def _check(uses: _Uses, found: Repeats, inside: Inside) -> dict[Buffer, Buffer]:
     """What the second layer reads from the first, and what it leaves in its place. Raises
     RestartLowering unless everything is then as it was."""
-    uses = _Uses(nodes, found)
     own = found.inputs[0]
     for item in uses.turns[SECOND]:
         output = item.op.output.buffer
@@ -135,6 +136,24 @@ def _check(nodes: Sequence[Node], found: Repeats, inside: Inside) -> dict[Buffer
     return handed_on
 
 
+def _copies_of_own(uses: _Uses, own: Mapping[str, str], inside: Inside) -> dict[Buffer, Buffer]:
+    """Copies that the planner made of what is the second layer's own, if who comes behind all
+    layers reads them: another layer's copy would lie there. What they are copies of is still where
+    it was."""
+    found: dict[Buffer, Buffer] = {}
+    for item in uses.turns[SECOND]:
+        *inputs, output = buffers_of(item.op)
+        if inside.is_argument(output) or not uses.is_read_at_the_end(output):
+            continue
+        for buffer in inputs:
+            source = buffer if buffer.hoisted is None else buffer.hoisted.source
+            if source.name in own or SECOND in uses.written.get(buffer, set()):
+                if item.op.opfunc != "identity" or source is not buffer:
+                    raise RestartLowering(f"{output.name} is read behind all layers")
+                found[output] = source
+    return found
+
+
 class _Uses:
     """Who writes and reads the buffers of a kernel, by parts of the graph."""
 
@@ -169,6 +188,10 @@ class _Uses:
     def is_read_behind(self, buffer: Buffer) -> bool:
         """Whether a buffer is still there when the second layer is done."""
         return not self._read.get(buffer, set()).isdisjoint({LAST, BEHIND})
+
+    def is_read_at_the_end(self, buffer: Buffer) -> bool:
+        """Whether who comes behind the last layer reads a buffer."""
+        return BEHIND in self._read.get(buffer, set())
 
     def counterpart(self, buffer: Buffer) -> Buffer:
         """What the second layer wrote as the first one wrote a buffer: by the same operations, each
