@@ -15,7 +15,10 @@ from tests.examples.chat.conftest import ROWS, make_model, needs_models
 from torch_spyre.cache.store import Store
 
 pytestmark = needs_models
-TOKENS = torch.randint(0, 250, (90,), generator=torch.Generator().manual_seed(4)).tolist()
+TOKENS = torch.randint(0, 250, (ROWS,), generator=torch.Generator().manual_seed(4)).tolist()
+
+LENGTHS = (CHUNK + 3, CHUNK + 4, 90, ROWS)
+"""Two chunks, one token, a chunk again, and one that has to begin with tokens that are known."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +53,7 @@ def test_programs_agree_with_the_cpu_and_the_second_process_compiles_nothing(
     torch.spyre.reset_fallback_counts()
     reference = Decoder(model, ROWS)
     found = []
-    for length in (CHUNK + 3, CHUNK + 4, len(TOKENS)):  # two chunks, one token, a chunk again
+    for length in LENGTHS:
         expected, actual = reference.next(TOKENS[:length]), decoder.next(TOKENS[:length])
         # About 12 roundings to nine fraction bits in each of two layers, and four around them.
         error = (actual - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt()
@@ -61,7 +64,7 @@ def test_programs_agree_with_the_cpu_and_the_second_process_compiles_nothing(
     monkeypatch.setattr(programs_module, "_compile", lambda *_: pytest.fail("it is there already"))
     again, made, told = on_card(model, kept)
     assert made.compiled == 0 and not told
-    for length, before in zip((CHUNK + 3, CHUNK + 4, len(TOKENS)), found):
+    for length, before in zip(LENGTHS, found):
         assert torch.equal(again.next(TOKENS[:length]), before)
 
 
