@@ -98,8 +98,9 @@ def test_settings_are_patched_by_their_documented_names():
 # ---- float8 --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("how", ["compiled", "eager"])
 @pytest.mark.parametrize("scale", [torch.tensor(0.25), torch.rand(1, 128) + 0.5])
-def test_compiled_float8_with_scales_stays_on_the_card(scale):
+def test_float8_with_scales_stays_on_the_card(how, scale):
     x = half(32, 128) * 50
     scale = scale.half()
 
@@ -109,10 +110,16 @@ def test_compiled_float8_with_scales_stays_on_the_card(scale):
 
     torch._dynamo.reset()
     on_card = [t.to("spyre") for t in (x, scale)]
+    run = torch.compile(there_and_back) if how == "compiled" else there_and_back
+    place = torch.spyre.get_eager()
+    torch.spyre.set_eager("card")
     torch.spyre.reset_fallback_counts()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        eight, back = torch.compile(there_and_back)(*on_card)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            eight, back = run(*on_card)
+    finally:
+        torch.spyre.set_eager(place)
     assert torch.spyre.fallback_counts() == {}
     assert eight.dtype is torch.float8_e4m3fn and back.dtype is torch.float16
     wanted = (x.float() / scale.float()).clamp(-448, 448).to(torch.float8_e4m3fn).float()

@@ -20,6 +20,7 @@ enum Rule : int {
   // Integers of which something is computed: a program for each class of their sizes
   // (hooks/integers.h), so that the compiler can prove that 32 bits are enough.
   COUNTS = INTEGERS | 32,
+  FLOAT8 = 64,  // which the card casts and does not compute with
 };
 
 const std::unordered_map<std::string, int>& rules() {
@@ -71,7 +72,7 @@ const std::unordered_map<std::string, int>& rules() {
       {"index_copy", MOVES},
       {"_index_put_impl", MOVES},
       {"gather", MOVES},
-      {"copy", MOVES | OWN_DOOR},  // to another type: eager/cast.cpp
+      {"copy", MOVES | FLOAT8 | OWN_DOOR},  // to another type: eager/cast.cpp
       {"gelu", PLAIN},
       {"native_layer_norm", PLAIN},
       {"softplus", PLAIN},
@@ -159,6 +160,7 @@ EagerFacts::EagerFacts(const c10::FunctionSchema& schema)
                                           : schema.name() + "." + schema.overload_name()),
       truth_values(rule_of(schema) & TRUTH_VALUES),
       integers(rule_of(schema) & INTEGERS),
+      float8(rule_of(schema) & FLOAT8),
       computes_integers((rule_of(schema) & COUNTS) == COUNTS),
       is_comparison(rule_of(schema) & COMPARES) {
   const bool numbers = rule_of(schema) & NUMBERS;

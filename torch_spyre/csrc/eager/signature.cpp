@@ -290,7 +290,8 @@ bool EagerCall::see_type(c10::ScalarType type) {
   any_float_ |= is_float;
   any_bool_ |= type == at::kBool;
   any_integer_ |= is_integer(type);
-  return is_float || type == at::kBool || (facts_.integers && is_integer(type));
+  return is_float || type == at::kBool || (facts_.integers && is_integer(type)) ||
+         (facts_.float8 && type == at::kFloat8_e4m3fn);
 }
 
 bool EagerCall::may_run() const {
