@@ -46,12 +46,10 @@ _BITS = 10
 _SMALLEST = 513 * 2.0**-40
 
 
-def to_dlfloat16(x: torch.Tensor, even: bool = False) -> torch.Tensor:
-    """The numbers that the card holds for x, below its largest: nearest, ties away from zero, or to
-    even where the host copies x there."""
+def to_dlfloat16(x: torch.Tensor) -> torch.Tensor:
+    """The numbers that the card holds for x, below its largest: nearest, ties away from zero."""
     fraction, exponent = torch.frexp(x.abs())
-    units = fraction * 2.0**_BITS
-    rounded = torch.ldexp(units.round() if even else (units + 0.5).floor(), exponent - _BITS)
+    rounded = torch.ldexp((fraction * 2.0**_BITS + 0.5).floor(), exponent - _BITS)
     tiny = x.abs() < _SMALLEST
     rounded = torch.where(tiny, torch.where(x.abs() * 2 >= _SMALLEST, _SMALLEST, 0.0), rounded)
     return torch.copysign(rounded, x)
@@ -69,7 +67,7 @@ def ends_of(
     if dtype is F16:
         for found, end in zip(wide, (lo, hi), strict=True):
             found += [to_dlfloat16(found[0]), end.half().double()]
-            found += [to_dlfloat16(found[2], even=True), found[1].half().double()]  # by the host
+            found += [to_dlfloat16(found[2]), found[1].half().double()]  # written, read by the host
     for end in wide[0]:
         lo = torch.minimum(lo, end)
     for end in wide[1]:
