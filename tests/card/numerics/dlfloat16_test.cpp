@@ -41,9 +41,7 @@ double slow_decode(uint16_t code) {
   return std::copysign(magnitudes()[a], sign);
 }
 
-// Half way is exact in double: on it, away from zero as the card stores, or to the even code as
-// copies of the host do. Between zero and the smallest number it is away from zero for both.
-uint16_t slow_encode(double value, bool even = false) {
+uint16_t slow_encode(double value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   if (std::isnan(value)) return sign | kNanCode;
   const double magnitude = std::fabs(value);
@@ -52,8 +50,9 @@ uint16_t slow_encode(double value, bool even = false) {
   if (above == table.end()) return sign | kInfinityCode;
   int code = static_cast<int>(above - table.begin());
   if (code > 0) {
+    // Half way is exact in double; on it, away from zero.
     const double middle = (table[code - 1] + table[code]) / 2;
-    if (magnitude < middle || (even && magnitude == middle && code > 1 && code % 2 == 1)) --code;
+    if (magnitude < middle) --code;
   }
   return sign | static_cast<uint16_t>(code);
 }
@@ -212,38 +211,6 @@ TEST(values_around_every_midpoint_round_to_nearest_ties_away) {
   check_encode(values);
 }
 
-TEST(float32_of_the_host_around_every_midpoint_becomes_the_nearest_code_or_the_even_one) {
-  std::vector<float> values;
-  for (int a = 0; a < kInfinityCode; ++a) {
-    const auto middle = static_cast<float>((magnitudes()[a] + magnitudes()[a + 1]) / 2);
-    for (float magnitude : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, INFINITY),
-                            static_cast<float>(magnitudes()[a])}) {
-      values.push_back(magnitude);
-      values.push_back(-magnitude);
-    }
-  }
-  const auto count = static_cast<int64_t>(values.size());
-  for (Simd simd : forms()) {
-    std::vector<uint16_t> codes(values.size());
-    convert_table(simd).to_card[static_cast<int>(Conversion::F32_DLF16)](
-        reinterpret_cast<std::byte*>(codes.data()), 0,
-        reinterpret_cast<const std::byte*>(values.data()), 0, 1, count, Stores::CACHED);
-    for (int64_t i = 0; i < count; ++i) CHECK_EQ(codes[i], slow_encode(values[i], true));
-  }
-}
-
-TEST(halves_that_are_copied_to_the_card_neither_grow_nor_shrink_on_average) {
-  for (Simd simd : forms()) {
-    const auto codes = convert16(simd, Conversion::F16_DLF16, true);
-    double before = 0, after = 0;  // of one power of two: steps are equal
-    for (int h = 0x3c00; h < 0x4000; ++h) {
-      before += half_value(static_cast<uint16_t>(h));
-      after += slow_decode(codes[h]);
-    }
-    CHECK(std::fabs(after - before) <= std::ldexp(1.0, -9));  // the last one is rounded up to 2
-  }
-}
-
 TEST(ten_million_random_float32_patterns_encode_alike_in_all_forms) {
   std::mt19937_64 random(12345);
   std::vector<float> values(1'000'000);
@@ -290,11 +257,11 @@ TEST(arrays_of_every_length_are_converted_and_nothing_beyond) {
   }
 }
 
-TEST(every_half_becomes_the_nearest_code_or_the_even_one_of_two) {
+TEST(every_half_becomes_the_nearest_code) {
   for (Simd simd : forms()) {
     const auto codes = convert16(simd, Conversion::F16_DLF16, true);
     for (int h = 0; h < kCodes; ++h) {
-      CHECK_EQ(codes[h], slow_encode(half_value(static_cast<uint16_t>(h)), true));
+      CHECK_EQ(codes[h], slow_encode(half_value(static_cast<uint16_t>(h))));
     }
   }
 }
@@ -309,7 +276,7 @@ TEST(every_half_is_converted_the_same_alone_and_among_numbers) {
       from[h % 16] = static_cast<uint16_t>(h);
       rows(reinterpret_cast<std::byte*>(to), 0, reinterpret_cast<const std::byte*>(from), 0, 1, 16,
            Stores::CACHED);
-      CHECK_EQ(to[h % 16], slow_encode(half_value(static_cast<uint16_t>(h)), true));
+      CHECK_EQ(to[h % 16], slow_encode(half_value(static_cast<uint16_t>(h))));
       CHECK_EQ(to[(h + 1) % 16], 0x3e00);
     }
   }

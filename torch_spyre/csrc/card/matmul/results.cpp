@@ -9,8 +9,8 @@ namespace {
 ConvertRows packer(DataFormat format, Numerics numerics, const ConvertTable& table) {
   if (format == DataFormat::BFLOAT16) return table.from_card[int(Conversion::BF16_F32)];
   if (format == DataFormat::IEEE_FP32) return table.to_card[int(Conversion::COPY_4)];
-  return table.to_card[int(is_dlfloat16(format, numerics) ? Conversion::STORED_DLF16
-                                                          : Conversion::F32_HALF)];
+  return table
+      .to_card[int(is_dlfloat16(format, numerics) ? Conversion::F32_DLF16 : Conversion::F32_HALF)];
 }
 
 }  // namespace

@@ -140,13 +140,13 @@ Simd best_simd() {
 }
 
 void encode_dlfloat16(const float* values, uint16_t* codes, int64_t count, Simd simd) {
-  convert_table(simd).to_card[static_cast<int>(Conversion::STORED_DLF16)](
+  convert_table(simd).to_card[static_cast<int>(Conversion::F32_DLF16)](
       reinterpret_cast<std::byte*>(codes), 0, reinterpret_cast<const std::byte*>(values), 0, 1,
       count, Stores::CACHED);
 }
 
 void decode_dlfloat16(const uint16_t* codes, float* values, int64_t count, Simd simd) {
-  convert_table(simd).from_card[static_cast<int>(Conversion::STORED_DLF16)](
+  convert_table(simd).from_card[static_cast<int>(Conversion::F32_DLF16)](
       reinterpret_cast<std::byte*>(values), 0, reinterpret_cast<const std::byte*>(codes), 0, 1,
       count, Stores::CACHED);
 }

@@ -21,10 +21,7 @@ enum class Simd : int8_t { PORTABLE, AVX2, AVX512 };
 Simd best_simd();
 bool has_simd(Simd simd);
 
-// Named host_device. Same-size copies are named by the bytes of an element. Copies of the host
-// round to nearest, ties to even: of the halves every other one is a tie for DLFloat16, and tensors
-// that grow by a quarter of their last bit make a network grow with its depth
-// (docs/decisions/0050).
+// Named host_device. Same-size copies are named by the bytes of an element.
 enum class Conversion : int8_t {
   COPY_1,
   COPY_2,
@@ -32,8 +29,7 @@ enum class Conversion : int8_t {
   COPY_8,
   COPY_16,
   F32_DLF16,
-  STORED_DLF16,  // a float32 as the card stores it, ties away from zero; no copy of the host
-  F16_DLF16,     // reading back, 65536 (what 65504 became) is 65504 again and more is infinity
+  F16_DLF16,  // reading back, 65536 (what 65504 became) is 65504 again and more is infinity
   BF16_DLF16,
   BOOL_DLF16,  // 0.0 and 1.0; reading back, everything but zero is true
   F32_HALF,    // the device formats of Numerics::IEEE
@@ -44,7 +40,7 @@ enum class Conversion : int8_t {
   I64_I32,  // to the card: fails for values that do not fit
   U8_U32,   // from the card: the lowest byte
 };
-constexpr int kNumConversions = 17;
+constexpr int kNumConversions = 16;
 
 // The conversion for a pair; nothing when there is none.
 std::optional<Conversion> find_conversion(HostType type, DataFormat format, Numerics numerics);

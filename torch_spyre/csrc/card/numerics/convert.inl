@@ -51,22 +51,12 @@ SPYRE_SIMD_INLINE void stream_lanes(std::byte* to, const Pair<U32x8>& lanes) {
 
 constexpr uint16_t kHalfOne = 0x3c00;
 
-// Half way between two codes: away from zero as the card stores, or the even one as copies do.
-enum class Ties { AWAY, EVEN };
-
-template <Ties kTies>
-SPYRE_SIMD_INLINE I32x8 rounded(const I32x8& magnitude) {
-  constexpr int32_t kRound = Dlfloat16::kHalfUlp - Dlfloat16::kRebias;
-  if constexpr (kTies == Ties::AWAY) return (magnitude + kRound) >> Dlfloat16::kShift;
-  const I32x8 odd = magnitude >> Dlfloat16::kShift & 1;  // the bias is even
-  return (magnitude + (kRound - 1) + odd) >> Dlfloat16::kShift;
-}
-
-template <Ties kTies>
 SPYRE_SIMD_INLINE U16x16 encode(const Pair<U32x8>& value) {
   const Pair<I32x8> signed_bits = {bits<I32x8>(value.first), bits<I32x8>(value.second)};
   const Pair<I32x8> magnitude = {signed_bits.first & 0x7fffffff, signed_bits.second & 0x7fffffff};
-  I16x16 code = narrow({rounded<kTies>(magnitude.first), rounded<kTies>(magnitude.second)});
+  constexpr int32_t kRound = Dlfloat16::kHalfUlp - Dlfloat16::kRebias;
+  I16x16 code = narrow({(magnitude.first + kRound) >> Dlfloat16::kShift,
+                        (magnitude.second + kRound) >> Dlfloat16::kShift});
   // Only the signs of these are used: clamping to 16 bits keeps them.
   const I16x16 above_zero =
       ~(narrow({magnitude.first - Dlfloat16::kHalfTiny, magnitude.second - Dlfloat16::kHalfTiny}) >>
@@ -112,11 +102,10 @@ SPYRE_SIMD_INLINE U16x16 round_to_bf16(const Pair<U32x8>& value) {
   return bits<U16x16>(narrow({round_bf16(value.first), round_bf16(value.second)}));
 }
 
-template <Ties kTies>
 struct F32ToDlf16 {
   using From = uint32_t;
   using To = uint16_t;
-  SPYRE_SIMD_INLINE static U16x16 apply(const Pair<U32x8>& value) { return encode<kTies>(value); }
+  SPYRE_SIMD_INLINE static U16x16 apply(const Pair<U32x8>& value) { return encode(value); }
 };
 struct Dlf16ToF32 {
   using From = uint16_t;
@@ -130,9 +119,8 @@ SPYRE_SIMD_INLINE I16x16 within(const U16x16& value, uint16_t low, uint16_t high
   return min(above, most) == above;
 }
 
-// One fraction bit less and an exponent that is larger by 16: halved, and half the new bias added.
-// A last bit of one is half way: it counts where the bit before it is one as well. Only halves that
-// are subnormal, infinite or NaN need more.
+// One fraction bit less and an exponent that is larger by 16: an integer average does both. Only
+// halves that are subnormal, infinite or NaN need more.
 struct F16ToDlf16 {
   using From = uint16_t;
   using To = uint16_t;
@@ -140,11 +128,10 @@ struct F16ToDlf16 {
     const U16x16 magnitude = half & 0x7fff;
     const I16x16 zero = magnitude == 0;
     if (__builtin_expect(!all(within(magnitude, 0x0400, 0x7c00) | zero), 0)) {
-      return encode<Ties::EVEN>(widen_half(half));
+      return encode(widen_half(half));
     }
-    const U16x16 down = magnitude >> 1;
-    const U16x16 code = down + (magnitude & down & 1) + uint16_t{16 << 9};
-    return (code & bits<U16x16>(~zero)) | (half & 0x8000);
+    const U16x16 rebias = U16x16{} + uint16_t{2 * (16 << 9)};
+    return (average(magnitude, rebias) & bits<U16x16>(~zero)) | (half & 0x8000);
   }
 };
 
@@ -394,16 +381,15 @@ void finish_streams() { fence(); }
 // In the order of Conversion.
 extern const ConvertTable kConvertTable = {
     .to_card = {copy<uint8_t, 1>, copy<uint16_t, 1>, copy<uint32_t, 1>, copy<uint32_t, 2>,
-                copy<uint32_t, 4>, convert<F32ToDlf16<Ties::EVEN>>, convert<F32ToDlf16<Ties::AWAY>>,
-                convert<F16ToDlf16>, convert<Bf16ToDlf16>, convert<BoolTo16<Dlfloat16::kOne>>,
-                convert<F32ToF16>, convert<Bf16ToF16>, convert<BoolTo16<kHalfOne>>,
-                convert<F16ToF32>, convert<Bf16ToF32>, convert_integers<int64_t, int32_t>,
-                convert_integers<uint8_t, uint32_t>},
+                copy<uint32_t, 4>, convert<F32ToDlf16>, convert<F16ToDlf16>, convert<Bf16ToDlf16>,
+                convert<BoolTo16<Dlfloat16::kOne>>, convert<F32ToF16>, convert<Bf16ToF16>,
+                convert<BoolTo16<kHalfOne>>, convert<F16ToF32>, convert<Bf16ToF32>,
+                convert_integers<int64_t, int32_t>, convert_integers<uint8_t, uint32_t>},
     .from_card = {copy<uint8_t, 1>, copy<uint16_t, 1>, copy<uint32_t, 1>, copy<uint32_t, 2>,
-                  copy<uint32_t, 4>, convert<Dlf16ToF32>, convert<Dlf16ToF32>, convert<Dlf16ToF16>,
-                  convert<Dlf16ToBf16>, convert<BoolFrom16>, convert<F16ToF32>, convert<F16ToBf16>,
-                  convert<BoolFrom16>, convert<F32ToF16>, convert<F32ToBf16>,
-                  convert_integers<int32_t, int64_t>, convert_integers<uint32_t, uint8_t>},
+                  copy<uint32_t, 4>, convert<Dlf16ToF32>, convert<Dlf16ToF16>, convert<Dlf16ToBf16>,
+                  convert<BoolFrom16>, convert<F16ToF32>, convert<F16ToBf16>, convert<BoolFrom16>,
+                  convert<F32ToF16>, convert<F32ToBf16>, convert_integers<int32_t, int64_t>,
+                  convert_integers<uint32_t, uint8_t>},
     .transpose_1 = transpose_elements<uint8_t>,
     .transpose_2 = transpose<uint16_t, 16, transpose16x8_16>,
     .transpose_4 = transpose<uint32_t, 8, transpose8x8_32>,

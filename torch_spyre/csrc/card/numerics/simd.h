@@ -90,9 +90,12 @@ SPYRE_SIMD_INLINE void fence() { _mm_sfence(); }
 SPYRE_SIMD_INLINE bool all(const I16x16& mask) {
   return _mm256_testc_si256((__m256i)mask, _mm256_set1_epi16(-1));
 }
-// Unsigned.
+// Unsigned. average: (a + b + 1) / 2.
 SPYRE_SIMD_INLINE U16x16 min(const U16x16& a, const U16x16& b) {
   return (U16x16)_mm256_min_epu16((__m256i)a, (__m256i)b);
+}
+SPYRE_SIMD_INLINE U16x16 average(const U16x16& a, const U16x16& b) {
+  return (U16x16)_mm256_avg_epu16((__m256i)a, (__m256i)b);
 }
 SPYRE_SIMD_INLINE I16x16 min(const I16x16& a, const I16x16& b) {
   return (I16x16)_mm256_min_epi16((__m256i)a, (__m256i)b);
@@ -296,6 +299,9 @@ SPYRE_SIMD_INLINE bool all(const I16x16& mask) {
 SPYRE_SIMD_INLINE U16x16 min(const U16x16& a, const U16x16& b) {
   const U16x16 less = (U16x16)(a < b);
   return (a & less) | (b & ~less);
+}
+SPYRE_SIMD_INLINE U16x16 average(const U16x16& a, const U16x16& b) {
+  return (a | b) - ((a ^ b) >> 1);
 }
 SPYRE_SIMD_INLINE I16x16 min(const I16x16& a, const I16x16& b) {
   const I16x16 less = a < b;
