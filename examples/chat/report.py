@@ -1,7 +1,7 @@
 """What is told about an answer.
 
 >>> print(costs_line(costs))
-34 + 60 tokens, the first after 0.3 s · 33.1 tokens/s here · on the card 450 tokens/s, modelled
+34 + 60 tokens, the first after 0.7 s · 12.7 tokens/s here · on the card 450 tokens/s, modelled
 2.22 ms each · no host steps
 """
 
