@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sanitizer/sanitizer.h"
+#include "sanitizer/shadow_lanes.h"
 
 namespace spyre::card {
 
