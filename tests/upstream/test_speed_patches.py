@@ -212,7 +212,7 @@ def test_attention_in_small_steps_is_found_as_before() -> None:
 
 
 @needs("never-fused")
-def test_no_loops_are_made_that_nobody_looks_at() -> None:
+def test_loops_are_made_on_demand() -> None:
     torch._dynamo.reset()
     a = x(5, 70)
 

@@ -2,8 +2,8 @@
 
 Inductor describes the value of a node by a fake tensor. It makes them all again when the passes on
 the joint graph are done, and again from each node on that a later pass has touched: a value that
-lies in new memory counts as another one, so all that is computed from it is done anew. Layers that
-each have one rewritten product are traced twice more that way, for what is known already.
+lies in new memory counts as another one, so all that is computed from it is computed again. Layers
+that each have one rewritten product are traced twice more that way, for what is known already.
 
 `Updater` makes a value again only if it can differ: the node, or the description of one of its
 inputs, is not what it was. Memory decides for views alone, since they must lie where their input

@@ -1,7 +1,7 @@
 """Do something right after a module is imported, without importing it.
 
 `torch._dynamo` and `torch._inductor` take seconds to import; what we have to tell them waits here
-until somebody else imports them. Example: `after_import("torch._inductor.compile_fx", patch)`.
+until they are imported elsewhere. Example: `after_import("torch._inductor.compile_fx", patch)`.
 """
 
 from __future__ import annotations

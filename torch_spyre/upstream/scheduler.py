@@ -18,7 +18,7 @@ _Function = Callable[..., Any]
 
 
 def never_fused(stock_unfusable: _Function, stock_create: _Function) -> tuple[_Function, _Function]:
-    """Loops that nobody fuses need not be compared, nor made (LoopsOnDemand)."""
+    """Loops that are never fused need not be compared, nor made (LoopsOnDemand)."""
 
     def unfusable_node(self: Scheduler, node: Any) -> bool:
         return is_spyre(node.get_device()) or stock_unfusable(self, node)
@@ -33,7 +33,7 @@ def never_fused(stock_unfusable: _Function, stock_create: _Function) -> tuple[_F
 
 
 class LoopsOnDemand(SchedulerNode):
-    """A node of the scheduler whose loops are made when somebody looks at them.
+    """A node of the scheduler whose loops are made on demand.
 
     Inductor traces the body of each node, merges its loops and puts them in order, to find out
     which ones it can fuse. Here nothing is fused, and the plan has its own trace: all that is
@@ -50,7 +50,7 @@ class LoopsOnDemand(SchedulerNode):
         self._wanted = (extra_indexing_constraints, recompute_sizes_body_func)
         self._made: tuple[Any, Any] | None = None
         sizes = (tuple(node.get_pointwise_size()), tuple(node.get_reduction_size()))
-        self.group = (node.get_device_or_error(), sizes)  # for comparisons, which nobody makes
+        self.group = (node.get_device_or_error(), sizes)  # for comparisons, which are never made
         self.set_read_writes(node.get_read_writes())
 
     def _loops(self) -> tuple[Any, Any]:

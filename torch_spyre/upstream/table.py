@@ -109,7 +109,7 @@ WITH_THEIR_MODULE = [
         "the symbol of the start in the result.",
     ),
 ]  # fmt: skip
-"""Installed when somebody imports the module of their targets."""
+"""Installed when the module of their targets is imported."""
 
 
 WITH_THE_COMPILER = [
@@ -175,7 +175,7 @@ WITH_THE_COMPILER = [
          "torch._inductor.scheduler:Scheduler.create_scheduler_node"),
         "scheduler.never_fused", "time", "spyre",
         "A device cannot say that it never fuses: loops are made and compared for nothing.",
-        "test_no_loops_are_made_that_nobody_looks_at", gain="17 / 0 %, 8 / 0 %",
+        "test_loops_are_made_on_demand", gain="17 / 0 %, 8 / 0 %",
     ),
     Patch(
         "products-with-bias", ("torch._inductor.fx_passes.post_grad:pass_patterns",),

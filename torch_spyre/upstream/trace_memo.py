@@ -78,7 +78,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What an operation is: its nodes (none if nobody records), and which of them is the result."""
+    """What an operation is: its nodes (none if no graph is recorded), and which is the result."""
 
     steps: tuple[_Step, ...]
     result: _Description
@@ -191,7 +191,7 @@ def _modes() -> _Modes | None:
 
 
 def _is_changed_later(node: Node | None) -> bool:
-    """Whether the graph changes what a node returns in place, or nobody knows. A view of memory of
+    """Whether the graph changes what a node returns in place, or it is unknown. A view of memory of
     its own is replayed as a tensor: the same, but changes of it are recorded in another way."""
     value = node.meta.get("example_value") if node is not None else None
     return type(value) is not FakeTensor or value._version != 0

@@ -21,12 +21,11 @@ from torch_spyre._inductor import state
 _Known = tuple[Any, tuple[Any, ...], Any]
 
 
-class BodyMemo(dict[tuple[str, str], _Known]):
-    """The memo table: by kind and name of a node; names are unique in a graph."""
+class BodyMemo(dict[str, _Known]):
+    """The memo table: by name of a node; names are unique in a graph."""
 
 
 def run_once(
-    kind: str,
     node: ir.ComputedBuffer,
     run: Callable[[ir.ComputedBuffer], Any],
     read_by: Callable[[Any], Iterable[str]],
@@ -36,7 +35,7 @@ def run_once(
     if node.name is None:  # not part of the graph
         return run(node)
     known = state.of(V.graph, BodyMemo)
-    found = known.get((kind, node.get_name()))
+    found = known.get(node.get_name())
     if found is not None and found[0] is node.data:
         layouts = found[1]
         if all(_layout(name) == layout for name, layout in layouts):
@@ -45,7 +44,7 @@ def run_once(
     names = {node.get_name(), *read_by(result)}
     now = tuple([(name, _layout(name)) for name in sorted(names)])
     if all(layout is not None for _, layout in now):
-        known[kind, node.get_name()] = (node.data, now, result)
+        known[node.get_name()] = (node.data, now, result)
     return result
 
 

@@ -151,7 +151,7 @@ def buffer_dtype(name: str) -> torch.dtype:
 
 def trace(node: ir.ComputedBuffer) -> Body:
     """The expression of a node of LoopLevelIR. Raises Unsupported for what the card cannot do."""
-    return body_memo.run_once("expression", node, _trace, lambda body: body.reads)
+    return body_memo.run_once(node, _trace, lambda body: body.reads)
 
 
 def _trace(node: ir.ComputedBuffer) -> Body:
