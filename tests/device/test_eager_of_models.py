@@ -194,6 +194,17 @@ def test_attention_has_a_gradient() -> None:
         torch.testing.assert_close(c.grad.cpu(), h.grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_attention_of_fakes_has_a_shape(mode: Callable[[], Any]) -> None:
+    """Tracers ask for the choice of implementations with tensors that have no memory."""
+    from torch._subclasses import FakeTensorMode
+
+    q = half(1, 2, 5, 64).to("spyre")
+    with mode(), FakeTensorMode() as fakes:
+        fake = fakes.from_tensor(q)
+        assert F.scaled_dot_product_attention(fake, fake, fake, is_causal=True).shape == q.shape
+
+
 def test_a_query_that_may_look_at_nothing_is_zero_as_on_the_cpu() -> None:
     q, k, v = (half(1, 2, 4, 64) for _ in range(3))
     mask = torch.ones(4, 4, dtype=torch.bool)

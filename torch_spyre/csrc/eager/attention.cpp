@@ -20,8 +20,10 @@ bool needs_gradient(const Tensor& q, const Tensor& k, const Tensor& v) {
          (q.requires_grad() || k.requires_grad() || v.requires_grad());
 }
 
+// Fakes of a tracer say that they are on the card, but have no memory.
 bool is_on_card(const Tensor& t) {
-  return t.device().type() == kSpyre && t.has_storage() && spyre_storage(t) != nullptr;
+  return t.device().type() == kSpyre && t.has_storage() &&
+         dynamic_cast<SpyreStorageImpl*>(t.storage().unsafeGetStorageImpl()) != nullptr;
 }
 
 int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>&,
