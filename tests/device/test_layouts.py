@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -368,3 +369,68 @@ def test_linear_weights_get_the_matmul_layout():
         assert_same(module.weight.cpu().detach(), round_trip(weight))
     with pytest.raises(ValueError, match="float64"):
         model.to("spyre", torch.float64)
+
+
+def _made_on_the_card(weight: torch.Tensor) -> torch.nn.Linear:
+    module = torch.nn.Linear(100, 70, dtype=FP16, device="spyre")
+    with torch.no_grad():
+        module.weight.copy_(weight)
+    return module
+
+
+def _made_in_a_context(weight: torch.Tensor) -> torch.nn.Linear:
+    with torch.device("spyre"):
+        module = torch.nn.Linear(100, 70, dtype=FP16)
+    with torch.no_grad():
+        module.weight.copy_(weight)
+    return module
+
+
+def _assigned(weight: torch.Tensor) -> torch.nn.Linear:
+    module = torch.nn.Linear(100, 70, bias=False, dtype=FP16, device="meta")
+    module.load_state_dict({"weight": weight.to("spyre")}, assign=True)
+    return module
+
+
+@pytest.mark.parametrize("make", [_made_on_the_card, _made_in_a_context, _assigned])
+def test_linear_weights_that_come_to_the_card_by_themselves_get_it_too(
+    make: Callable[[torch.Tensor], torch.nn.Linear],
+) -> None:
+    weight = torch.randn(70, 100, dtype=FP16)
+    module = make(weight)
+    layout = SpyreTensorLayout([70, 100], [100, 1], FP16, [1, 0])
+    assert module.weight.device_tensor_layout() == layout
+    assert_same(module.weight.cpu().detach(), round_trip(weight))
+    before = module.weight.data_ptr()
+    torch.nn.Linear(100, 70).weight = module.weight  # registered once more: it stays where it is
+    assert module.weight.data_ptr() == before
+
+
+def test_who_shares_a_weight_sees_it_in_its_new_layout() -> None:
+    weight = torch.randn(70, 100, dtype=FP16)
+    shared = weight.to("spyre")
+    column = shared[:, 3]
+    module = torch.nn.Linear(100, 70, bias=False, device="meta")
+    module.weight = torch.nn.Parameter(shared)
+    assert shared.data_ptr() == module.weight.data_ptr()
+    assert_same(column.cpu(), round_trip(weight)[:, 3])
+    with torch.no_grad():
+        module.weight[:, 3] = 1
+    assert_same(column.cpu(), torch.ones(70, dtype=FP16))
+
+
+def test_layouts_of_weights_that_someone_has_chosen_stay() -> None:
+    folded = SpyreTensorLayout([64, 128], [128, 1], FP16, [0, 1, -1])
+    weight = torch.randn(64, 128, dtype=FP16).to("spyre", device_layout=folded)
+    module = torch.nn.Linear(128, 64, bias=False, device="meta")
+    module.weight = torch.nn.Parameter(weight)
+    assert module.weight.device_tensor_layout() == folded
+    part = torch.randn(3, 64, 128, dtype=FP16).to("spyre")
+    module.weight = torch.nn.Parameter(part[1])
+    assert module.weight.device_tensor_layout() == SpyreTensorLayout([3, 64, 128], FP16)
+
+
+def test_only_what_is_a_whole_storage_is_laid_out_again() -> None:
+    t = torch.randn(4, 128, dtype=FP16).to("spyre")
+    with pytest.raises(RuntimeError, match=r"whole storage.* found one of 128 elements at 128"):
+        _C._lay_out(t[1], SpyreTensorLayout([128], FP16))

@@ -2,6 +2,9 @@
 
 `module.to("spyre")` comes here: weights of `nn.Linear` get the layout that matmul wants (sticks
 along out_features), so that no re-layout runs per call; everything else gets the default layout.
+Weights that are made on a card, or reach it before they belong to a module, get it when they are
+registered: `from_pretrained(device_map="spyre")`, `nn.Linear(..., device="spyre")`,
+`load_state_dict(assign=True)`.
 """
 
 from __future__ import annotations
@@ -36,6 +39,21 @@ def load_model_to_spyre(
         return tensor.to(device, wanted, non_blocking, device_layout=layout)  # type: ignore[call-overload]
 
     return model._apply(move)
+
+
+def lay_out_registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    """Called by PyTorch with each parameter that a module gets. Changes the storage in place, so
+    that weights never need memory twice; a layout that somebody has chosen stays."""
+    if name != "weight" or not isinstance(module, nn.Linear) or type(parameter) is not nn.Parameter:
+        return
+    if not is_on_card(parameter) or parameter.dim() != 2 or parameter.numel() == 0:
+        return
+    size, stride = list(parameter.size()), list(parameter.stride())
+    if not _can_be_tiled(parameter) or parameter.storage_offset() != 0:
+        return
+    default = _C.SpyreTensorLayout(size, stride, parameter.dtype, [0, 1])
+    if _C._get_placement(parameter) == (default, size, stride):
+        _C._lay_out(parameter, linear_weight_layout(parameter, parameter.dtype))
 
 
 def linear_weight_layout(weight: torch.Tensor, dtype: torch.dtype) -> _C.SpyreTensorLayout:

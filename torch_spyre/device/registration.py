@@ -28,7 +28,7 @@ def register() -> None:
     torch.utils.rename_privateuse1_backend(DEVICE_NAME)
 
     from torch_spyre import logs
-    from torch_spyre.device import interface, module
+    from torch_spyre.device import interface, module, module_to
     from torch_spyre.upstream import compile_fx, install, table
 
     logs.register()
@@ -36,6 +36,9 @@ def register() -> None:
     compile_fx.register_when_needed()
     install.install_when_imported(table.WITH_THEIR_MODULE)
 
+    torch.nn.modules.module.register_module_parameter_registration_hook(
+        module_to.lay_out_registered
+    )
     torch._register_device_module(DEVICE_NAME, module.build())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 

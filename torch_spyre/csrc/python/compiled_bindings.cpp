@@ -42,6 +42,17 @@ bool is_placed(const at::Tensor& tensor, const card::StickLayout& layout) {
   return tiling && tiling->placement.layout == layout;
 }
 
+// Gives a whole storage another layout, in place: all that share it go on with the same elements.
+void lay_out(const at::Tensor& tensor, const card::StickLayout& layout) {
+  auto& storage = storage_of(tensor);
+  const size_t elements = storage.nbytes() / tensor.element_size();
+  TORCH_CHECK(tensor.storage_offset() == 0 && static_cast<size_t>(tensor.numel()) == elements,
+              "only a tensor that is its whole storage can be laid out again, found one of ",
+              tensor.numel(), " elements at ", tensor.storage_offset(), " of ", elements);
+  reshape_storage(storage, storage.nbytes(),
+                  explicit_tiling(tensor.sizes(), tensor.strides(), tensor.scalar_type(), layout));
+}
+
 at::Tensor empty_spyre(const card::Dims& size, const card::Dims& stride, const py::object& dtype,
                        const std::optional<card::StickLayout>& layout, int index) {
   const at::ScalarType type = to_scalar_type(dtype);
@@ -234,6 +245,7 @@ void bind_compiled(py::module& m) {
       "How large the numbers of an int64 tensor are: 1 (a mask), 24, 32 bits, or 64 (carried).");
   m.def("_get_placement", &get_placement, py::arg("tensor"));
   m.def("_is_placed", &is_placed, py::arg("tensor"), py::arg("layout"));
+  m.def("_lay_out", &lay_out, py::arg("tensor"), py::arg("layout"));
   m.def("_empty_spyre", &empty_spyre, py::arg("size"), py::arg("stride"), py::arg("dtype"),
         py::arg("layout"), py::arg("index"));
 }
