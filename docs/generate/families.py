@@ -25,6 +25,8 @@ from torch_spyre.constants import DEVICE_NAME
 
 BATCH, LENGTH, NEW_TOKENS = 2, 23, 3
 """Of a prompt; neither is a multiple of anything."""
+CALLS = 3
+"""That are measured, when all is compiled."""
 
 _PIXELS, _WAVES, _BINS, _FRAMES, _START = 64, 1200, 16, 64, 8
 
@@ -254,6 +256,11 @@ class FamilyRow:
     half_error: float = 0.0
     """Of the CPU in the same type."""
     compile_seconds: float = 0.0
+    """Of all graphs, with their first calls."""
+    call_seconds: float = 0.0
+    """Of one call with the prompt or the picture, the fastest of some."""
+    token_seconds: float | None = None
+    """Of one more token, with what `generate` does around it; None for what does not decode."""
 
 
 def measure(name: str) -> FamilyRow:
@@ -283,6 +290,13 @@ def measure(name: str) -> FamilyRow:
     with debug_dir.listen() as record:
         actual = run(card)
     row.compile_seconds = time.perf_counter() - began
+    row.call_seconds = min(_seconds(lambda: call(card, given)) for _ in range(CALLS))
+    if decodes:
+        ids, mask = given["input_ids"], given["attention_mask"]
+        row.token_seconds = min(
+            stock.generate(card, ids, mask, NEW_TOKENS, forced=tokens).decode_seconds
+            for _ in range(CALLS)
+        )
     row.breaks = [_first_line(r.reason) for r in output_graph.graph_break_reasons[first:]]
     row.graphs = len(record.plans)
     row.operations = sum(len(k.operations) for p in record.plans for k in p.kernels)
@@ -292,6 +306,12 @@ def measure(name: str) -> FamilyRow:
     row.error = float((actual - expected).pow(2).mean().sqrt() / size)
     row.half_error = float((half - expected).pow(2).mean().sqrt() / size)
     return row
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
 
 
 def _first_line(reason: object) -> str:
@@ -307,11 +327,18 @@ _INTRODUCTION = """\
 prompt of {batch} x {length}: one graph. Decoders also generate {new} tokens with a static cache:
 two more. *Error* is the root mean square over all results against the CPU in float32, relative to
 that of the results; *ratio* is how often that of the CPU in the same type it is: {most} at most is
-what is expected, as the card keeps one bit less than float16. {clean} of them have neither a host
-step nor a graph break. `make families` measures them again.
+what is expected, as the card keeps one bit less than float16. *Compile* is what the first calls of
+all graphs took, with caches that have only what the families above left; *call* is one call with
+the prompt, picture or sound, *token* one token of `generate` with all that it does around it, with
+{threads} threads. {clean} of them have neither a host step nor a graph break. `make families`
+measures them again.
 """
 
 MOST = 3
+_HEADS_OF_TABLE = (
+    "family", "graphs", "graph breaks", "host steps", "error", "ratio", "compile s", "call ms",
+    "token ms",
+)  # fmt: skip
 
 
 def part(rows: Sequence[FamilyRow]) -> str:
@@ -322,9 +349,10 @@ def part(rows: Sequence[FamilyRow]) -> str:
         _INTRODUCTION.format(
             count=len(rows), version=stock.library().__version__, batch=BATCH, length=LENGTH,
             new=NEW_TOKENS, most=MOST, clean=clean,
+            threads=torch.get_num_threads(),
         ),
-        "| family | graphs | graph breaks | host steps | error | ratio |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"| {' | '.join(_HEADS_OF_TABLE)} |",
+        f"| {' | '.join('---' for _ in _HEADS_OF_TABLE)} |",
     ]  # fmt: skip
     lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
     left = [
@@ -348,6 +376,8 @@ def _cells(row: FamilyRow) -> tuple[str, ...]:
     ratio = row.error / row.half_error
     return (
         FAMILIES[row.name].title, *map(str, numbers), f"{100 * row.error:.2f} %", f"{ratio:.1f}",
+        f"{row.compile_seconds:.1f}", f"{1e3 * row.call_seconds:.2f}",
+        "" if row.token_seconds is None else f"{1e3 * row.token_seconds:.2f}",
     )  # fmt: skip
 
 

@@ -426,7 +426,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stock.library()
     set_fallback_warning(False)
     if options.families is not None:
-        found = [_measured_family(name) for name in options.families or families.FAMILIES]
+        with fresh_cache():
+            found = [_measured_family(name) for name in options.families or families.FAMILIES]
         if not options.families:
             _write(options.output, families.replaced(options.output.read_text("utf-8"), found))
         return 0

@@ -37,7 +37,8 @@ def test_a_family_compiles_without_host_steps_and_agrees_with_the_cpu(name: str)
 
 def test_the_part_of_the_page_says_what_is_left_and_replaces_the_old_one() -> None:
     rows = [
-        FamilyRow("opt", 3, 417, error=0.002, half_error=0.001),
+        FamilyRow("opt", 3, 417, error=0.002, half_error=0.001, compile_seconds=2.34,
+                  call_seconds=0.00345, token_seconds=0.001),
         FamilyRow("bart", 5, 315, ["Data-dependent branching"] * 2, error=0.002, half_error=0.001),
         FamilyRow("qwen3_next", 1, 490, [], Counter({"aten.solve: no lowering: at all": 2}),
                   error=0.0016, half_error=0.001),
@@ -45,7 +46,7 @@ def test_the_part_of_the_page_says_what_is_left_and_replaces_the_old_one() -> No
     page = families.replaced("before\n\n## Families\nold\n\n## After\nrest\n", rows)
     assert page.startswith("before\n\n## Families\n") and page.endswith("\n## After\nrest\n")
     assert "old" not in page and "1 of them have neither" in page
-    assert "| OPT | 3 | 0 | 0 | 0.20 % | 2.0 |" in page
+    assert "| OPT | 3 | 0 | 0 | 0.20 % | 2.0 | 2.3 | 3.45 | 1.00 |" in page
     assert "- Qwen3-Next: `aten.solve` (2), no lowering: at all" in page
     assert "- BART: graph break (2), Data-dependent branching" in page
     with pytest.raises(ValueError, match="no part"):
