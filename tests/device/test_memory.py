@@ -113,9 +113,9 @@ def test_100000_allocations_from_4_threads_and_8_streams():
                 live.append(
                     (
                         torch.full(
-                            (size,), seed * 1000 + i % 1000, dtype=torch.int32, device="spyre"
+                            (size,), seed * 1000 + i // 1000 + 2, dtype=torch.int32, device="spyre"
                         ),
-                        seed * 1000 + i % 1000,
+                        seed * 1000 + i // 1000 + 2,
                     )
                 )
             else:

@@ -420,6 +420,23 @@ TEST(a_full_card_asks_for_held_blocks_before_it_gives_up) {
   CHECK_EQ(memory.stats().num_ooms, 2);
 }
 
+TEST(what_is_kept_to_save_time_is_freed_before_an_allocation_fails) {
+  Memory memory(0, MiB);
+  Block* kept = memory.allocate(128);
+  memory.set_last_resort([&] {
+    const bool had = kept != nullptr;
+    if (had) memory.free(kept);
+    kept = nullptr;
+    return had;
+  });
+  Block* block = memory.allocate(MiB);
+  CHECK(block != nullptr);
+  CHECK(kept == nullptr);
+  CHECK_EQ(memory.stats().num_ooms, 0);
+  CHECK_THROWS(memory.allocate(128), OutOfMemory, "");
+  memory.free(block);
+}
+
 TEST(misuse_is_refused_and_does_no_harm) {
   Memory memory(0, MiB), other(1, MiB);
   Block* block = memory.allocate(1000);

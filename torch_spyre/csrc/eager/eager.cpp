@@ -33,11 +33,13 @@ using torch::jit::Stack;
 
 // ---- The table ---------------------------------------------------------------------------------
 
+using Numbers = std::map<std::array<int64_t, 4>, at::Tensor>;
+
 struct Table {
   std::shared_mutex mutex;
   std::unordered_map<Key, EagerAnswer, KeyHash> programs;
   std::mutex numbers_mutex;
-  std::map<std::array<int64_t, 4>, at::Tensor> numbers;
+  Numbers numbers;
 };
 // Never destroyed: at exit the cards may still be running programs of it.
 Table& table() {
@@ -299,6 +301,14 @@ void clear_eager_programs() {
   numbers.swap(table().numbers);
 }
 
+// Whether there were any. Without the lock when they are freed: the memory has one of its own.
+static bool forget_numbers() {
+  Numbers numbers;
+  std::lock_guard lock(table().numbers_mutex);
+  numbers.swap(table().numbers);
+  return !numbers.empty();
+}
+
 at::Tensor number_on_card(const c10::Scalar& value, c10::ScalarType dtype,
                           c10::DeviceIndex device) {
   const bool is_float = value.isFloatingPoint();
@@ -314,7 +324,8 @@ at::Tensor number_on_card(const c10::Scalar& value, c10::ScalarType dtype,
   const auto host_dtype = is_half ? at::kFloat : dtype;
   auto tensor = new_tensor({}, {}, dtype, device);
   copy_tensor(at::scalar_tensor(value, at::TensorOptions().dtype(host_dtype)), tensor, false);
-  std::map<std::array<int64_t, 4>, at::Tensor> dropped;
+  get_card(device).memory.set_last_resort(&forget_numbers);
+  Numbers dropped;
   std::lock_guard lock(table().numbers_mutex);
   if (table().numbers.size() >= kMaxNumbers) dropped.swap(table().numbers);
   return table().numbers.try_emplace(key, tensor).first->second;

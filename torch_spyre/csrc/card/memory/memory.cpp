@@ -142,6 +142,7 @@ struct Memory::State {
   Node* spare = nullptr;
   MemoryStats stats;
   std::function<void()> reclaim;
+  std::function<bool()> last_resort;
   MemoryWatcher* watcher = nullptr;
 
   // Taking a range
@@ -186,6 +187,15 @@ Block* Memory::allocate(size_t bytes) {
       reclaim();
       lock.lock();
       if (Block* block = s.try_allocate(bytes, size)) return block;
+    }
+    if (s.last_resort) {
+      const auto last_resort = s.last_resort;
+      lock.unlock();
+      const bool freed = last_resort();
+      lock.lock();
+      if (freed) {
+        if (Block* block = s.try_allocate(bytes, size)) return block;
+      }
     }
   }
   s.stats.num_ooms++;
@@ -407,6 +417,11 @@ bool Memory::State::is_free(AddressOrder::iterator at) const {
 Memory::Memory(int card, size_t capacity) : state_(std::make_unique<State>(card, capacity)) {}
 
 Memory::~Memory() = default;
+
+void Memory::set_last_resort(std::function<bool()> last_resort) {
+  std::lock_guard lock(state_->mutex);
+  state_->last_resort = std::move(last_resort);
+}
 
 void Memory::set_reclaim(std::function<void()> reclaim) {
   std::lock_guard lock(state_->mutex);

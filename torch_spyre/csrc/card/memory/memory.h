@@ -84,6 +84,9 @@ class Memory {
   // Called, without any lock, when the card is full while freed blocks are still held by queued
   // work; it may wait for that work. The allocation is then tried once more (num_alloc_retries).
   void set_reclaim(std::function<void()> reclaim);
+  // Called before an allocation fails: frees what is kept to save time only, and says whether there
+  // was any. The allocation is then tried once more.
+  void set_last_resort(std::function<bool()> last_resort);
 
   // nullptr: none. Not while others allocate or free.
   void set_watcher(MemoryWatcher* watcher);
