@@ -1,5 +1,6 @@
 // Tensors made of numbers: fill_ and zero_, a number on the card that is copied to every element
 // (no program: one would be compiled for each shape), and arange, written by the host as a table.
+#include <ATen/Dispatch.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -17,12 +18,21 @@ at::Tensor& fill_with(at::Tensor& self, const at::Tensor& number) {
   return self;
 }
 
+// Of real types: PyTorch's error for a number that is not in the type's range.
+void check_holds(c10::ScalarType type, const at::Scalar& value) {
+  if (at::isComplexType(type) || at::isFloat8Type(type)) return;
+  AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, type, "fill_",
+                             [&] { (void)value.to<scalar_t>(); });
+}
+
 at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
   // As the host has it in this type, or refuses it: 0.1 is the float16 next to 0.1.
   const auto dtype = self.scalar_type();
+  if (self.dim() > 0) check_holds(dtype, value);  // PyTorch makes scalars of any number
   const auto host = at::scalar_tensor(value, at::TensorOptions().dtype(dtype));
   const auto device = self.device().index();
-  const bool is_kept = !at::isComplexType(dtype);
+  // Others are not kept: whoever fills tensors with many numbers would find them all in memory.
+  const bool is_kept = !at::isComplexType(dtype) && (value.equal(0) || value.equal(1));
   return fill_with(self,
                    is_kept ? number_on_card(host.item(), dtype, device) : to_spyre(host, device));
 }

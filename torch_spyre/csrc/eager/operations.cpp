@@ -20,7 +20,8 @@ enum Rule : int {
   // Integers of which something is computed: a program for each class of their sizes
   // (hooks/integers.h), so that the compiler can prove that 32 bits are enough.
   COUNTS = INTEGERS | 32,
-  FLOAT8 = 64,  // which the card casts and does not compute with
+  FLOAT8 = 64,          // which the card casts and does not compute with
+  STORES_NUMBER = 128,  // as it is: PyTorch refuses one that the tensor's type does not hold
 };
 
 const std::unordered_map<std::string, int>& rules() {
@@ -65,7 +66,7 @@ const std::unordered_map<std::string, int>& rules() {
       {"linalg_vector_norm", PLAIN},
       {"where", MOVES},
       {"clamp", COUNTS},
-      {"constant_pad_nd", MOVES},
+      {"constant_pad_nd", MOVES | STORES_NUMBER},
       // Beyond: what models are made of.
       {"index_select", MOVES},
       {"index", MOVES},
@@ -88,7 +89,7 @@ const std::unordered_map<std::string, int>& rules() {
       {"cumsum", COUNTS},
       {"tril", MOVES},
       {"triu", MOVES},
-      {"masked_fill", MOVES},
+      {"masked_fill", MOVES | STORES_NUMBER},
       {"sign", COUNTS},
       {"ceil", PLAIN},
       {"trunc", PLAIN},
@@ -161,6 +162,7 @@ EagerFacts::EagerFacts(const c10::FunctionSchema& schema)
       truth_values(rule_of(schema) & TRUTH_VALUES),
       integers(rule_of(schema) & INTEGERS),
       float8(rule_of(schema) & FLOAT8),
+      stores_number(rule_of(schema) & STORES_NUMBER),
       computes_integers((rule_of(schema) & COUNTS) == COUNTS),
       is_comparison(rule_of(schema) & COMPARES) {
   const bool numbers = rule_of(schema) & NUMBERS;

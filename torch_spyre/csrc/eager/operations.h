@@ -24,6 +24,7 @@ struct EagerFacts {
   bool truth_values;             // exact on truth values alone: nothing is added up
   bool integers;                 // may be among the arguments
   bool float8;                   // may be among the arguments
+  bool stores_number;            // which the tensor's type has to hold
   bool computes_integers;        // ... and whether the card does it depends on how large they are
   bool is_comparison;            // with a number as the type of the tensor holds it
   bool is_product = false;       // of integers, 32 bits are enough for a number that is known

@@ -52,6 +52,12 @@ bool fits_the_format(double value) {
   return !(size > 0 && size < kLeast) && (size <= kMost || std::isinf(size) || std::isnan(size));
 }
 
+bool holds(c10::ScalarType type, const c10::Scalar& value) {
+  if (type == at::kHalf) return !c10::overflows<at::Half, double>(value.toDouble());
+  if (type == at::kInt) return !c10::overflows<int32_t, int64_t>(value.toLong());
+  return true;
+}
+
 bool is_integer(c10::ScalarType type) { return type == at::kLong || type == at::kInt; }
 
 int class_of_number(int64_t value) {
@@ -148,6 +154,11 @@ void EagerCall::read(const IValue& value, size_t i) {
 void EagerCall::read_value(const IValue& value, size_t i) {
   if (facts_.number[i] && (value.isInt() || value.isDouble() || value.isBool())) {
     return read_number(value.toScalar(), i);
+  }
+  const at::Tensor* first = inputs.empty() ? nullptr : std::get_if<at::Tensor>(inputs.data());
+  if (facts_.stores_number && value.isScalar() && first != nullptr &&
+      !holds(first->scalar_type(), value.toScalar())) {
+    return refuse("a number that the tensor's type does not hold is an error of the host's");
   }
   input_of.push_back(-1);
   if (value.isNone()) {
