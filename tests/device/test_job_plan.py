@@ -297,8 +297,8 @@ def test_more_addresses_than_fit_are_refused_before_anything_runs(tmp_path):
         (b"SPYREPRG" + struct.pack("<II", 0x01000000, 0), 0, "program version 16777216 at"),
         (b"SPYREPRG" + struct.pack("<II", 5, 127), 0, "the program at 0x1c00000000 has 127 words, "
          "but its memory ends after 126"),
-        (b"SPYREPRG" + struct.pack("<II6q", 5, 6, 11, 6, 0, 0, 0, 0), 0, "step '0' of the program "
-         "is malformed: its kind is 11"),
+        (b"SPYREPRG" + struct.pack("<II6q", 5, 6, 12, 6, 0, 0, 0, 0), 0, "step '0' of the program "
+         "is malformed: its kind is 12"),
         (EMPTY_PROGRAM, ALLOCATION - 5, "no Spyre program at 0x1c000003fb: expected a header of 16 "
          "bytes, found 5 bytes"),
     ],

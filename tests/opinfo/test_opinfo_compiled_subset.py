@@ -29,6 +29,7 @@ ON_THE_CARD = {
     "argmax": "float32", "bmm": "float16", "cat": "int64", "clamp": "int64", "cumsum": "float32",
     "div.no_rounding_mode": "float16", "eq": "bool", "exp": "float32", "expand": "bool",
     "flip": "float16", "gather": "float32", "index_select": "float16", "isinf": "float32",
+    "sort": "int64",
     "linalg.vector_norm": "float32", "logical_not": "int64", "logsumexp": "float32",
     "masked_fill": "bool", "nn.functional.avg_pool2d": "float32", "nn.functional.conv2d": "float32",
     "nn.functional.cross_entropy": "float32", "nn.functional.gelu": "float16",
@@ -39,7 +40,7 @@ ON_THE_CARD = {
 
 # Operators with a step of the host.
 ON_THE_HOST = {
-    "bitwise_and": "int64", "scatter_add": "float16", "sort": "int64", "nonzero": "bool",
+    "bitwise_and": "int64", "scatter_add": "float16", "nonzero": "bool",
     "linalg.qr": "float32", "fft.fft": "float32",
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support.make_bundle import INT32, POOL, Op, T, op, write_bundle
 from torch_spyre.backend import compile, read_bundle, steps_of
 from torch_spyre.backend.steps import (
+    Choice,
     Form,
     Instruction,
     LoopBegin,
@@ -96,7 +97,16 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (Transfer(0, 1, 0, 0), Transfer(1, 2, 0, 256)),
         source=("0_ringmove",), works=made["tile"].works,
     )  # fmt: skip
+    step = made["product"]
+    numbers = replace(addresses(made["tile"])[0], offsets=(0,) * step.cores)
+    made["chosen"] = replace(step, choice=Choice(
+        8, FULL, (0,) * (step.batch + 1), True, 128, numbers, (0,) * step.cores,
+    ))  # fmt: skip
     return made
+
+
+def chosen(step: Any, **fields: Any) -> Any:
+    return replace(step, choice=replace(step.choice, **fields))
 
 
 def moved(step: Step, number: int, **fields: Any) -> Step:
@@ -221,6 +231,14 @@ VIOLATIONS: list[tuple[str, str, Callable[[Any], Any], str]] = [
     ("rows of a gather", "gather", lambda s: replace(s, rows=0), "found 0 rows, first index 0"),
     ("rows of a gather", "gather", lambda s: replace(s, index=replace(s.index, strides=(0, 4))),
      "found stride 4 of indices, allowed 0 along the stick"),
+    ("matrices of a product", "chosen", lambda s: chosen(s, count=0),
+     "found 0 matrices, first row 0, allowed 1 or more, 0 or more"),
+    ("matrices of a product", "chosen", lambda s: chosen(s, first=(0, -1, 0, 0)),
+     "found 8 matrices, first row -1"),
+    ("matrices of a product", "chosen", lambda s: chosen(s, strides=(0, 0, 0, 0)),
+     "found 4 strides of numbers"),
+    ("matrices of a product", "chosen", lambda s: chosen(s, strides=(4,) * (s.batch + 1)),
+     "found stride 4 of numbers, allowed 0 along the stick"),
     ("topk", "topk", lambda s: replace(s, k=17), "found 17 of 16, allowed 1 to 16"),
     ("topk", "topk", lambda s: replace(s, output=replace(s.output, format=1)),
      "found indices as float, allowed int"),

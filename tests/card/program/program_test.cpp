@@ -188,8 +188,8 @@ TEST(malformed_steps_are_refused) {
     CHECK_THROWS(parse(program_of(steps)), ProgramError, part);
   };
   Words bad = good;
-  bad[0] = 11;
-  refused("its kind is 11", {bad});
+  bad[0] = 12;
+  refused("its kind is 12", {bad});
   bad[0] = 0;
   refused("its kind is 0", {good, bad});
   bad = good;
