@@ -68,14 +68,21 @@ def show_computing() -> None:
     on_cpu = torch.softmax(x @ w, dim=-1)
 
     torch.spyre.reset_fallback_counts()
+    torch.spyre.reset_eager_counts()
     for dtype in (torch.float32, torch.float16):
         on_card = torch.softmax(x.to("spyre", dtype) @ w.to("spyre", dtype), dim=-1)
         error = (on_card.cpu().float() - on_cpu).abs().max().item()
         print(f"softmax(x @ w) in {dtype!s:<14} largest difference from CPU float32: {error:.1e}")
 
-    print("\nEagerly, without torch.compile, the host computes, on the card's values. Counted:")
-    for name, count in torch.spyre.fallback_counts().items():
-        print(f"    {count:>3} × {name}")
+    values = torch.sort(torch.randn(4, 70, dtype=torch.float64).to("spyre")).values
+    print(f"What the card has no form for is computed by the host: {values[0, 0].item():.6f}")
+    print("\nEagerly, without torch.compile, each operation is a program of its own. Counted:")
+    for where, counts in (
+        ("the card", torch.spyre.eager_counts()),
+        ("the host", torch.spyre.fallback_counts()),
+    ):
+        for name, count in counts.items():
+            print(f"    {where} {count:>3} × {name}")
 
 
 def show_compiling() -> None:

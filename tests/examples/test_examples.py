@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +27,14 @@ def load(name: str) -> ModuleType:
     return module
 
 
+@pytest.fixture(autouse=True)
+def as_users_run_them() -> Iterator[None]:
+    """Eager operations on the card, which is the default outside of tests."""
+    torch.spyre.set_eager("card")
+    yield
+    torch.spyre.set_eager(os.environ["SPYRE_EAGER"])
+
+
 def test_every_example_has_a_test():
     tested = {"tour", "train_mlp", "layouts", "save_and_load", "compile", "sentence_similarity"}
     assert {file.stem for file in EXAMPLES.glob("*.py")} == tested
@@ -36,7 +46,8 @@ def test_the_tour_shows_each_station_and_draws_a_picture(tmp_path, capsys):
     for station in (
         "The card",
         "Layouts",
-        "aten::mm",
+        "the card   2 × aten::mm",
+        "the host   1 × aten::sort",
         "batchmatmul",
         "Memory",
         "[4, 512, 64]",

@@ -241,7 +241,7 @@ def test_a_layer_whose_weight_lies_differently_is_lowered() -> None:
     up = model.layers[3].up
     plain = torch.spyre.SpyreTensorLayout(list(up.weight.shape), torch.float16)
     assert up.weight.device_tensor_layout() != plain
-    up.weight = nn.Parameter(up.weight.detach().cpu().to("spyre", device_layout=plain))
+    up.weight.data = up.weight.detach().cpu().to("spyre", device_layout=plain)
     few, whole = both(model, x())
     assert not few.repetitions
     assert few.lowered == whole.lowered
