@@ -257,6 +257,11 @@ the new token is a tensor. Keys and values are stored by a
 [scatter of sticks](formats/program.md#scatter-kind-8) straight into the cache, without copying it.
 For its product with the queries the keys' part of the cache is turned once in each step, because
 the card wants the second operand with its sticks along the result's columns.
+
+A large model goes to the card as it is read: `AutoModelForCausalLM.from_pretrained(folder,
+dtype=torch.float16, device_map="spyre")` never has more of it on the host than the tensors that are
+being copied, and its weights get the layout that products want when their modules get them
+([figures](performance/sizes.md)).
 """
 
 _PATHS = """\

@@ -17,6 +17,8 @@ LEFT = {
     "deepseek_v2": "complex numbers",
     "qwen3_next": "triangular solves",
     "bart": "asks whether its numbers are finite, if they are float16",
+    "marian": "asks whether its numbers are finite, if they are float16",
+    "yolos": "gathers along two dimensions, for a bicubic interpolation of its positions",
 }
 """What is not without host steps and graph breaks."""
 
