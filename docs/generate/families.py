@@ -1,9 +1,9 @@
 """Families of models, two layers each: do they compile without host steps, and are they right?
 
 In: a name of `family_table`, whose model has its own config class, random weights and the sizes
-given there. Out: a row with its graphs, graph breaks, the steps that the host does with their reasons,
-and the error of the compiled model in float16 against the CPU in float32. `models` makes a part of
-docs/models.md of them.
+given there. Out: a row with its graphs, graph breaks, the steps that the host does with their
+reasons, the error of the compiled model in float16 against the CPU in float32, and times. `models`
+makes a part of docs/models.md of them.
 
     measure("mixtral").host_steps       # Counter()
 """
