@@ -54,6 +54,7 @@ def test_import_loads_no_more_than_it_needs(script):
         "torch_spyre.device.devices",
         "torch_spyre.device.interface",
         "torch_spyre.device.module",
+        "torch_spyre.device.module_to",
         "torch_spyre.hardware",
         "torch_spyre.dtypes",
         "torch_spyre.on_card",
