@@ -133,7 +133,7 @@ chat`](../user_guide/chat.md). Measured on {machine}.
 - *prompt* is what {prompt} tokens then take to the first one of the answer.
 - *token* is the fastest of {tokens}. It reads all weights but the table of embeddings; *of the
   stream* compares that with what all threads read of a large tensor of the host, in the same
-  process.
+  process. On a machine that is shared both vary by a third; more than 1 says just that.
 
 """
 
